@@ -1,0 +1,43 @@
+"""The original Transformer (Vaswani et al. 2017) for Hugging Face transformers.
+
+Importing this package registers the model with `AutoConfig`, `AutoModel` and `AutoModelForSeq2SeqLM`, and gives
+``pipeline("translation", ...)`` and ``pipeline("translation_XX_to_YY", ...)`` back to transformers 5.
+"""
+
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
+
+from .configuration_vaswani import VaswaniConfig
+from .modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
+from .pipeline_vaswani import TranslationPipeline
+
+
+__version__ = "0.1.0"
+
+
+class _TranslationAliases(dict):
+    """Task aliases of transformers, in which every "translation_XX_to_YY" stands for "translation"."""
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(task) or (isinstance(task, str) and task.startswith("translation_"))
+
+    def __missing__(self, task: str) -> str:
+        return "translation"
+
+
+def _register() -> None:
+    AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
+    AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
+    AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration, exist_ok=True)
+    registry = pipelines.PIPELINE_REGISTRY
+    if "translation" not in registry.supported_tasks:
+        # Newer releases refuse the name before they look into the registry.
+        getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
+        registry.register_pipeline("translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
+        # Saved folders name the pipeline themselves, under both of its tasks (`VaswaniConfig.to_dict`).
+        del TranslationPipeline._registered_impl
+        registry.task_aliases = _TranslationAliases(registry.task_aliases)
+
+
+_register()
+
+__all__ = ["TranslationPipeline", "VaswaniConfig", "VaswaniForConditionalGeneration", "VaswaniModel", "__version__"]
