@@ -27,7 +27,7 @@ class VaswaniConfig(PreTrainedConfig):
     head_dim : int or None, default=None
         d_k, width of a query and a key of one head. None means ``d_model / h`` (section 3.2.2).
     v_head_dim : int or None, default=None
-        d_v, width of a value of one head. None means the same as d_k. Table 3 (B) has d_k of 16 and 32 beside d_v of 64.
+        d_v, width of a value of one head. None means the same as d_k; Table 3 (B) has d_k of 16 and 32 with d_v of 64.
     encoder_ffn_dim, decoder_ffn_dim : int, default=2048
         d_ff, inner width of the feed-forward networks (section 3.3).
     dropout : float, default=0.1
@@ -111,6 +111,9 @@ class VaswaniConfig(PreTrainedConfig):
             self.pad_token_id = self.vocab_size - 1
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if not 0 <= getattr(self, name) < self.vocab_size:
+                raise ValueError(f"{name}={getattr(self, name)} must be an id below vocab_size={self.vocab_size}")
         if not __name__.startswith("transformers_modules"):
             # The installed package registers the pipeline; `pipeline()` would ask for trust where it sees this key.
             kwargs.pop("custom_pipelines", None)
@@ -129,11 +132,13 @@ class VaswaniConfig(PreTrainedConfig):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1)")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} must be even for sinusoidal positions: sines and cosines alternate")
+            raise ValueError(
+                f"d_model={self.d_model} must be even for sinusoidal positions: sines and cosines alternate"
+            )
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.head_dim is None and self.d_model % getattr(self, name):
                 raise ValueError(
-                    f"d_model={self.d_model} must be a multiple of {name}={getattr(self, name)}, or head_dim must be given"
+                    f"d_model={self.d_model} must be a multiple of {name}={getattr(self, name)} or head_dim given"
                 )
 
     def to_dict(self):

@@ -11,6 +11,7 @@ vector that it added to every encoder input is absent, as in the paper.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -224,7 +225,12 @@ class VaswaniLayer(GradientCheckpointingLayer):
     """What the layers of both stacks share: self-attention, feed-forward network, residuals and normalization."""
 
     def __init__(
-        self, config: VaswaniConfig, num_heads: int, ffn_dim: int, is_causal: bool = False, layer_idx: int | None = None
+        self,
+        config: VaswaniConfig,
+        num_heads: int,
+        ffn_dim: int,
+        is_causal: bool = False,
+        layer_idx: int | None = None,
     ):
         super().__init__()
         self.dropout = config.dropout
@@ -264,7 +270,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
 
 
 class VaswaniDecoderLayer(VaswaniLayer):
-    """Causal self-attention, attention over the encoder's output, then the feed-forward network: 3.1, Figure 1 right."""
+    """Causal self-attention, encoder-decoder attention, then the feed-forward network: section 3.1, Figure 1 right."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         heads = config.decoder_attention_heads
@@ -344,6 +350,16 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         elif isinstance(module, VaswaniForConditionalGeneration):
             init.normal_(module.lm_head.weight, std=self.config.d_model**-0.5)
 
+    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize as transformers does; where the config unties the embeddings, each keeps its own values."""
+        model = self.base_model
+        shared, decoder_embeddings = model.shared, model.decoder.embed_tokens
+        resized = super()._resize_token_embeddings(*args, **kwargs)
+        if not self.config.tie_word_embeddings:
+            model.shared = self._get_resized_embeddings(shared, *args, **kwargs)
+            model.decoder.embed_tokens = self._get_resized_embeddings(decoder_embeddings, *args, **kwargs)
+        return resized
+
 
 def _init_as_one_matrix(*projections: nn.Linear) -> None:
     """Glorot-initialize projections of one input as the single fused matrix that the original code had."""
@@ -379,10 +395,11 @@ class VaswaniStack(VaswaniPreTrainedModel):
     def _add_positions(self, inputs_embeds: torch.Tensor, past_length: int | torch.Tensor = 0) -> torch.Tensor:
         """Add positions to (B, T, D) scaled embeddings: sections 3.5 and 5.4."""
         length = inputs_embeds.shape[1]
-        if self.config.position_embedding_type == "learned" and length > self.config.max_position_embeddings:
+        rows = self.config.max_position_embeddings
+        if self.config.position_embedding_type == "learned" and past_length + length > rows:
             raise ValueError(
-                f"a sequence of {length} tokens is longer than max_position_embeddings="
-                f"{self.config.max_position_embeddings}, the rows of the learned position table"
+                f"a sequence of {past_length + length} tokens is longer than max_position_embeddings={rows}, "
+                "the rows of the learned position table"
             )
         position_ids = torch.arange(length, device=inputs_embeds.device) + past_length
         hidden_states = inputs_embeds + self.embed_positions(position_ids).to(inputs_embeds.dtype)
@@ -446,7 +463,7 @@ class VaswaniDecoder(VaswaniStack):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode (B, T) ids, or (B, T, D) embeddings, attending to (B, S, D) `encoder_hidden_states`, into (B, T, D)."""
+        """Decode (B, T) ids or (B, T, D) embeddings into (B, T, D), attending to (B, S, D) `encoder_hidden_states`."""
         inputs_embeds = self._embed(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -471,7 +488,7 @@ class VaswaniDecoder(VaswaniStack):
         )
         hidden_states = self._add_positions(inputs_embeds, past_length)
         for layer in self.layers:
-            # The encoder's output goes by position: gradient checkpointing hands on gradients to positional inputs only.
+            # The encoder's output goes by position: gradient checkpointing passes gradients to no keyword.
             hidden_states = layer(
                 hidden_states,
                 causal_mask,
@@ -643,7 +660,7 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, GenerationMixin):
         if labels is not None:
             # transformers' loss for this class name would shift the labels itself: they stand in place already.
             loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.vocab_size, shift_labels=labels, **kwargs
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size, shift_labels=labels.contiguous(), **kwargs
             )
         return Seq2SeqLMOutput(
             loss=loss,

@@ -83,11 +83,9 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape
-        settings = generate_kwargs.get("generation_config") or self.model.generation_config
-        lengths = [
-            generate_kwargs.get(name, getattr(settings, name, None)) for name in ("max_length", "max_new_tokens")
-        ]
-        if lengths in ([None, None], [20, None]):  # 20 was max_length's default before it became None
+        given = generate_kwargs.get("generation_config")
+        given = (given.to_diff_dict() if given is not None else {}) | generate_kwargs
+        if given.get("max_length") is None and given.get("max_new_tokens") is None:
             generate_kwargs["max_new_tokens"] = source_length + EXTRA_TARGET_TOKENS
         output_ids = self.model.generate(**model_inputs, **generate_kwargs)
         # (B * n, T) -> (B, n, T), so that the base class can take a batch apart

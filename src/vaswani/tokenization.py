@@ -1,0 +1,76 @@
+"""The shared byte-pair encoding of both languages (section 5.1), built once and shipped as ``tokenizer.json``.
+
+Any UTF-8 text survives encoding and decoding: the alphabet is the 256 bytes, nothing is normalized, and text that
+looks like a special token stays text. ``</s>`` ends every sentence; ``<pad>`` is the last id. Loading needs nothing
+of ours: ``AutoTokenizer`` does it.
+"""
+
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+
+EOS_TOKEN = "</s>"
+PAD_TOKEN = "<pad>"
+SMALLEST_VOCAB_SIZE = len(pre_tokenizers.ByteLevel.alphabet()) + 2
+
+
+def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bool = False) -> PreTrainedTokenizerFast:
+    """Train the shared vocabulary on sentences of both languages.
+
+    Parameters
+    ----------
+    sentences : iterable of str
+        Source and target sentences of the training split.
+    vocab_size : int
+        Types, ``</s>`` and ``<pad>`` included. At least 258.
+    show_progress : bool, default=False
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    PreTrainedTokenizerFast
+        Whose length is `vocab_size`, with ``</s>`` at 0 and ``<pad>`` at `vocab_size` - 1.
+
+    Raises
+    ------
+    ValueError
+        If `vocab_size` is below 258 or larger than the sentences support.
+
+    Notes
+    -----
+    A space is put before every sentence and taken away again by the decoder, so that a word is the same at the start
+    of a sentence as within it.
+    """
+    if vocab_size < SMALLEST_VOCAB_SIZE:
+        raise ValueError(
+            f"vocab_size={vocab_size} must be at least {SMALLEST_VOCAB_SIZE}: 256 bytes, {EOS_TOKEN} and {PAD_TOKEN}"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        special_tokens=[EOS_TOKEN],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.add_special_tokens([PAD_TOKEN])
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise ValueError(
+            f"vocab_size={vocab_size} is larger than the training text supports: at most {tokenizer.get_vocab_size()}"
+        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS_TOKEN}", special_tokens=[(EOS_TOKEN, tokenizer.token_to_id(EOS_TOKEN))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=EOS_TOKEN,
+        pad_token=PAD_TOKEN,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,  # text that reads "</s>" is text
+        model_input_names=["input_ids", "attention_mask"],
+    )
