@@ -1,9 +1,10 @@
-"""Fixtures that tests of all folders share: a seed, a small configuration, a randomized model, a padded batch."""
+"""Fixtures that tests of all folders share: a seed, small models and batches, a finished run."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
+from runs import corpus, finished_run  # noqa: F401  fixtures for every folder
 from transformers import PreTrainedModel
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration

@@ -2,8 +2,9 @@ import dataclasses
 import json
 
 import pytest
-from training.settings import ROOT
 from transformers import AutoConfig
+
+from training.settings import ROOT
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 
 

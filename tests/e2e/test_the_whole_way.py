@@ -1,0 +1,193 @@
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import torch
+import transformers
+from runs import ACCELERATE, launch
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+import vaswani
+from training.settings import parse_settings
+
+
+SENTENCES = ["one two three", "ten nine", "four four seven one"]
+TRANSLATIONS = ["drei zwei eins", "neun zehn", "eins sieben vier vier"]
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_to_translate_and_to_reorder(finished_run):
+    result = rows(finished_run)[-1]
+    assert (result["split"], result["step"], result["sentences"]) == ("test", 500, 100)
+    assert result["exact_match"] > 90
+    assert "tok:13a" in result["sacrebleu_signature"]
+
+
+def test_metrics_have_their_keys_and_evaluations_their_steps(finished_run):
+    training = [row for row in rows(finished_run) if "split" not in row]
+    assert [row["step"] for row in training] == [100, 200, 300, 400, 500]
+    keys = {"step", "loss", "nll", "learning_rate", "target_tokens", "target_tokens_per_second", "epoch"}
+    assert all(set(row) == keys for row in training)
+    assert training[-1]["nll"] < training[-1]["loss"] < training[0]["loss"]
+    evaluations = [(row["step"], row["split"]) for row in rows(finished_run) if "split" in row]
+    assert evaluations == [(250, "validation"), (500, "validation"), (500, "test")]
+
+
+def test_it_shows_samples_progress_and_how_to_use_the_model(finished_run):
+    shown = (finished_run / "stdout").read_text(encoding="utf-8")
+    for text in ("train: 5,000 kept, 0 empty", "  reference  ", "tokens_per_second", "step/s", "Published to"):
+        assert text in shown
+
+
+def test_the_resolved_recipe_can_be_run_again_and_names_versions_seed_and_hardware(finished_run):
+    settings = parse_settings([str(finished_run / "recipe.toml")])
+    assert (settings.max_steps, settings.seed) == (500, 2017)
+    run = tomllib.loads((finished_run / "recipe.toml").read_text(encoding="utf-8"))["run"]
+    assert run["torch"] == torch.__version__
+    assert run["processes"] == 1
+    assert run["hardware"]
+
+
+def test_the_published_folder_is_complete(finished_run):
+    names = {path.name for path in (finished_run / "model").iterdir()}
+    code = {f"{name}_vaswani.py" for name in ("configuration", "modeling", "pipeline")}
+    assert names == code | {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.toml", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+
+
+def test_the_card_says_what_was_measured(finished_run):
+    card = (finished_run / "model" / "README.md").read_text(encoding="utf-8")
+    result = rows(finished_run)[-1]
+    front_matter = card.split("---")[1]
+    for text in (
+        "pipeline_tag: translation",
+        "library_name: transformers",
+        "type: bleu",
+        f"value: {result['sacrebleu']}",
+    ):
+        assert text in front_matter
+    for text in (result["sacrebleu_signature"], f"{result['exact_match']}%", "5,000 kept", "from `en` to `de`"):
+        assert text in card
+    assert "{{" not in card
+
+
+def test_the_zero_vector_stays_zero(finished_run):
+    model = AutoModelForSeq2SeqLM.from_pretrained(finished_run / "model")
+    assert model.model.shared.weight[model.config.pad_token_id].abs().max() == 0
+
+
+def test_with_the_package_the_three_uses_just_work(finished_run):
+    folder = finished_run / "model"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert isinstance(model, vaswani.VaswaniForConditionalGeneration)
+    assert isinstance(AutoModel.from_pretrained(folder), vaswani.VaswaniModel)
+    output = model.generate(**tokenizer(SENTENCES, padding=True, return_tensors="pt"))
+    assert tokenizer.batch_decode(output, skip_special_tokens=True) == TRANSLATIONS
+    for task in ("translation", "translation_en_to_de"):
+        translator = pipeline(task, model=str(folder))
+        assert isinstance(translator, vaswani.TranslationPipeline)
+        assert translator(SENTENCES[0]) == [{"translation_text": TRANSLATIONS[0]}]
+
+
+def test_the_pipeline_takes_what_version_4_took(finished_run):
+    translator = pipeline("translation", model=str(finished_run / "model"))
+    expected = [{"translation_text": text} for text in TRANSLATIONS]
+    assert translator(SENTENCES) == translator(SENTENCES, batch_size=2) == expected
+    assert translator([]) == []
+    assert [result[0] for result in translator(sentence for sentence in SENTENCES)] == expected
+    assert [len(result) for result in translator(SENTENCES, num_beams=3, num_return_sequences=2)] == [2, 2, 2]
+    assert len(translator("one two three", max_new_tokens=1, return_tensors=True)[0]["translation_token_ids"]) == 2
+    with pytest.raises(ValueError, match='task="translation_de_to_en" does not fit this model'):
+        pipeline("translation_de_to_en", model=str(finished_run / "model"))
+    with pytest.raises(ValueError, match="a sentence must be a string, not int: 3"):
+        translator([3])
+
+
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["vaswani"] = sys.modules["training"] = None  # as if it were not installed
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+folder, copy, *sentences = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules")
+ids = model.generate(**tokenizer(sentences, padding=True, return_tensors="pt"))
+print(*tokenizer.batch_decode(ids, skip_special_tokens=True), sep="|")
+for task in ("translation", "translation_en_to_de"):
+    results = pipeline(task, model=folder, trust_remote_code=True)(sentences)
+    print(*(result["translation_text"] for result in results), sep="|")
+model.save_pretrained(copy)
+tokenizer.save_pretrained(copy)
+"""
+
+
+def run_without_the_package(tmp_path, *arguments):
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, *map(str, arguments), *SENTENCES]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_without_the_package_the_folder_alone_does_the_same_and_so_does_its_copy(finished_run, tmp_path):
+    expected = ["|".join(TRANSLATIONS)] * 3
+    assert run_without_the_package(tmp_path, finished_run / "model", tmp_path / "copy") == expected
+    assert run_without_the_package(tmp_path, tmp_path / "copy", tmp_path / "copy of the copy") == expected
+    assert (
+        pipeline("translation", model=str(tmp_path / "copy"))(SENTENCES[0])[0]["translation_text"] == TRANSLATIONS[0]
+    )
+
+
+def test_checkpoints_load_like_models_and_their_average_is_published(finished_run):
+    checkpoints = sorted((finished_run / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == ["step-0000250", "step-0000500"]
+    last, published = (
+        AutoModelForSeq2SeqLM.from_pretrained(path) for path in (checkpoints[-1], finished_run / "model")
+    )
+    assert all(map(torch.equal, last.parameters(), published.parameters()))
+
+
+def test_two_processes_learn_what_one_learns(corpus, tmp_path):
+    flags = ["--max_steps=4", "--max_tokens_per_batch=600", "--max_source_length=40", "--max_target_length=40"]
+    flags += ["--warmup_steps=10", "--logging_steps=1", "--eval_steps=0", "--save_steps=0", "--max_eval_samples=2"]
+    losses = {}
+    for count, launcher in (
+        (1, ACCELERATE),
+        (2, [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]),
+    ):
+        directory = tmp_path / str(count)
+        done = launch(launcher, corpus, *flags, "--output_dir", str(directory))
+        assert done.returncode == 0, done.stderr
+        assert f"{count} process(es) on cpu" in done.stdout + done.stderr
+        losses[count] = [row["loss"] for row in rows(directory) if "split" not in row]
+    assert losses[1] == pytest.approx(losses[2], abs=1e-4)
+
+
+def test_a_run_is_not_overwritten_unless_asked_to(finished_run, corpus):
+    done = launch(ACCELERATE, corpus, "--max_steps", "7", "--output_dir", str(finished_run))
+    assert done.returncode != 0
+    assert "already holds a run of another recipe" in done.stderr
+    assert "max_steps is 500 there, 7 here" in done.stderr
+    assert (finished_run / "model" / "model.safetensors").exists()
+
+
+def test_an_output_directory_that_cannot_be_is_refused_at_once(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = launch(ACCELERATE, corpus, "--output_dir", str(tmp_path / "file" / "run"))
+    assert "cannot be written to" in done.stderr
+    assert "Traceback" not in done.stderr.split("error:")[0]
+
+
+def test_unknown_configs_are_refused_with_the_nearest(corpus, tmp_path):
+    done = launch(ACCELERATE, corpus, "--config_name", "multi30k", "--output_dir", str(tmp_path / "run"))
+    assert "config_name='multi30k' must be one of base-en-de, demo, multi30k-en-de" in done.stderr
+
+
+def test_transformers_is_a_release_that_we_promise():
+    assert (5, 17) <= tuple(map(int, transformers.__version__.split(".")[:2])) < (6, 0)

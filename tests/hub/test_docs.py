@@ -1,0 +1,61 @@
+"""What README says is there and works."""
+
+import re
+import shlex
+
+import pytest
+
+from training.settings import ROOT, parse_settings
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")
+    monkeypatch.chdir(tmp_path)
+    assert len(blocks("python")) == 2
+    for snippet in blocks("python"):
+        exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("translation_text") == 2
+
+
+def test_training_commands_are_valid(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    commands = [
+        line for block in blocks("bash") for line in block.splitlines() if line.startswith("accelerate launch")
+    ]
+    assert len(commands) >= 5
+    for command in commands:
+        parse_settings(shlex.split(command, comments=True)[3:])
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    mentioned = set(re.findall(r"`?make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text()))
+    assert mentioned - {"test", "demo"} <= targets
+    assert {"test", "demo"} <= targets
+
+
+def test_the_tree_matches_what_is_there():
+    tree = blocks("")[0]
+    folder = ROOT
+    for line in tree.splitlines():
+        name = line.split()[0]
+        if name.endswith("/") and not line.startswith(" "):
+            folder = ROOT / name
+        path = folder / name if line.startswith(" ") else ROOT / name
+        assert path.exists(), name
+    listed = set(re.findall(r"(\w+\.py)\b", tree))
+    modules = {path.name for pattern in ("src/vaswani/*.py", "training/*.py") for path in ROOT.glob(pattern)}
+    assert modules - {"__init__.py"} == listed
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "MODEL_CARD.md"])
+def test_no_document_names_a_path_of_a_machine(name):
+    assert not re.search(r"(/home/|/root/|/work/|/Users/|C:\\)", (ROOT / name).read_text(encoding="utf-8"))

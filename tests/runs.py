@@ -1,0 +1,66 @@
+"""A run that the end-to-end tests share: number words, translated and reversed, learned in seconds."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.settings import ROOT
+
+
+ENGLISH = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
+
+
+def write_corpus(folder: Path) -> None:
+    """Write three splits of number words; the German side says them in the opposite order."""
+    generator = random.Random(1)
+    for split, count in (("train", 5000), ("validation", 60), ("test", 100)):
+        with open(folder / f"{split}.tsv", "w", encoding="utf-8") as file:
+            for _ in range(count):
+                numbers = [generator.randrange(10) for _ in range(generator.randrange(2, 7))]
+                english, german = (ENGLISH[n] for n in numbers), (GERMAN[n] for n in reversed(numbers))
+                file.write(f"{' '.join(english)}\t{' '.join(german)}\n")
+
+
+def write_config(folder: Path) -> None:
+    config = {"model_type": "vaswani", "d_model": 64, "dropout": 0.0}
+    for stack in ("encoder", "decoder"):
+        config |= {f"{stack}_layers": 2, f"{stack}_attention_heads": 4, f"{stack}_ffn_dim": 128}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def launch(launcher: list[str], folder: Path, *flags: str) -> subprocess.CompletedProcess:
+    """Start training/run.py on the corpus in `folder`, as a user would, and return what came of it."""
+    files = [f"--{split}_file={folder / split}.tsv" for split in ("train", "validation", "test")]
+    languages = ["--source_lang", "en", "--target_lang", "de", "--config_name", str(folder), "--vocab_size", "290"]
+    command = [*launcher, str(ROOT / "training" / "run.py"), *files, *languages, *flags]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    write_config(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_run(corpus, tmp_path_factory) -> Path:
+    """Return the output directory of a run that has learned its task."""
+    directory = tmp_path_factory.mktemp("runs") / "numbers"
+    flags = ["--max_steps=500", "--max_tokens_per_batch=1000", "--warmup_steps=200", "--logging_steps=100"]
+    flags += ["--max_source_length=40", "--max_target_length=40", "--eval_steps=250", "--save_steps=250"]
+    done = launch(ACCELERATE, corpus, *flags, "--output_dir", str(directory))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (directory / "stdout").write_text(done.stdout + done.stderr, encoding="utf-8")
+    return directory

@@ -1,0 +1,139 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+
+from training.data import DROP_REASONS, encode, judge, keep_usable, load_text, read_files
+from training.settings import TrainingSettings, UserError
+from vaswani.tokenization import train_tokenizer
+
+
+PAIRS = [
+    ("a b", "c d"),
+    ("line\u2028inside", 'quote " tab-free'),
+    ("  spaced ", "ümlaut 👩‍👩‍👧"),
+    ("", "empty source"),
+]
+
+
+def settings(**kwargs) -> TrainingSettings:
+    return TrainingSettings(**{"source_lang": "en", "target_lang": "de"} | kwargs)
+
+
+def write(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return str(path)
+
+
+def write_all_forms(folder: Path) -> dict[str, list[str]]:
+    """Write the same pairs in every form that is read."""
+    sources, targets = ("".join(side + "\n" for side in sides) for sides in zip(*PAIRS, strict=True))
+    rows = [{"en": source, "de": target} for source, target in PAIRS]
+    Dataset.from_list(rows).to_parquet(folder / "flat.parquet")
+    Dataset.from_list([{"translation": row} for row in rows]).to_parquet(folder / "nested.parquet")
+    tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+    reversed_tsv = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
+    english, german = write(folder / "text.en", sources), write(folder / "text.de", targets)
+    return {
+        "tsv": [write(folder / "plain.tsv", tsv)],
+        "tsv with a header": [write(folder / "header.tsv", reversed_tsv)],
+        "tsv of Windows": [write(folder / "windows.tsv", "\ufeff" + tsv.replace("\n", "\r\n"))],
+        "jsonl": [write(folder / "flat.jsonl", "".join(json.dumps(row) + "\n" for row in rows))],
+        "jsonl nested": [write(folder / "n.jsonl", "".join(json.dumps({"translation": row}) + "\n" for row in rows))],
+        "parquet": [str(folder / "flat.parquet")],
+        "parquet nested": [str(folder / "nested.parquet")],
+        "two files": [english, german],
+        "two files, known by their endings": [german, english],
+        "two files, in order": [write(folder / "a.txt", sources), write(folder / "b.txt", targets)],
+    }
+
+
+def test_every_form_of_ones_own_files_gives_the_same_pairs(tmp_path):
+    for form, paths in write_all_forms(tmp_path).items():
+        text = load_text(settings(train_file=paths, validation_file=paths))
+        assert list(text) == ["train", "validation"], form
+        assert list(zip(text["train"]["source"], text["train"]["target"], strict=True)) == PAIRS, form
+
+
+def test_the_direction_can_be_turned_and_samples_limited(tmp_path):
+    paths = write_all_forms(tmp_path)["jsonl"]
+    turned = settings(source_lang="de", target_lang="en", train_file=paths, validation_file=paths, max_train_samples=2)
+    text = load_text(turned)
+    assert text["train"]["source"][:] == [target for _, target in PAIRS[:2]]
+    assert len(text["validation"]) == len(PAIRS)
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    for text in ("one\teins\n", "two\tzwei\nthree\tdrei\n"):
+        path = write(tmp_path / "file.tsv", text)
+        assert len(read_files([path], settings())) == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.en": "1\n2\n", "a.de": "1\n"}, "a.en has 2 lines but .*a.de has 1"),
+        ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 columns in line 2"),
+        ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
+        ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, "a.jsonl has no key 'de' in line 2"),
+        ({"a.jsonl": "{\n"}, "a.jsonl has no JSON object in line 1"),
+        ({"a.csv": "x,y\n"}, "a.csv must end in .tsv"),
+        ({"a.en": "x\n", "a.de": "x\n", "b.de": "x\n"}, "3 files given"),
+    ],
+)
+def test_bad_files_are_one_clear_sentence(tmp_path, files, message):
+    paths = [write(tmp_path / name, text) for name, text in files.items()]
+    with pytest.raises(UserError, match=message):
+        read_files(paths, settings())
+
+
+def test_a_missing_file_dataset_configuration_split_or_language_is_named(tmp_path):
+    Dataset.from_list([{"translation": {"en": "a", "de": "b"}}]).to_parquet(tmp_path / "hub/x/train-0.parquet")
+    write(
+        tmp_path / "hub/README.md",
+        "---\nconfigs:\n- config_name: x\n  data_files:\n  - split: train\n    path: x/train-*\n"
+        "- config_name: y\n  data_files:\n  - split: train\n    path: x/train-*\n---\n",
+    )
+    hub = str(tmp_path / "hub")
+    for given, message in [
+        ({"train_file": ["absent.tsv"], "validation_file": ["absent.tsv"]}, "absent.tsv does not exist"),
+        ({"dataset_name": str(tmp_path / "none")}, "none' is neither a local folder nor a dataset"),
+        ({"dataset_name": hub}, "dataset_config_name is missing: .* has 'x', 'y'"),
+        ({"dataset_name": hub, "dataset_config_name": "z"}, "dataset_config_name='z' must be one of 'x', 'y'"),
+        ({"dataset_name": hub, "dataset_config_name": "x"}, "has no split 'validation', only 'train'"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            load_text(settings(**given))
+    paths = write_all_forms(tmp_path)["parquet"]
+    with pytest.raises(UserError, match="target_lang='fr' must be one of the columns of the train text: 'en', 'de'"):
+        load_text(settings(target_lang="fr", train_file=paths, validation_file=paths))
+
+
+def test_unusable_pairs_are_dropped_and_counted_by_reason():
+    pairs = [("a b c", "a b"), ("", "a"), ("a", " \t"), ("a " * 20, "a"), ("a", "a " * 9), (None, "a"), ("b", "b")]
+    rows = Dataset.from_dict({"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]})
+    tokenizer = train_tokenizer(["a b c"], 258)
+    encoded = encode(rows, tokenizer, settings(max_source_length=32, max_length_ratio=4.0), "train")
+    kept, counts = keep_usable(encoded)
+    assert counts == {"kept": 2, "empty": 3, "too long": 1, "unbalanced": 1}
+    assert [tokenizer.decode(ids, skip_special_tokens=True) for ids in kept["input_ids"]] == ["a b c", "b"]
+    assert all(ids[-1] == tokenizer.eos_token_id for ids in kept["labels"])
+    assert kept["source_length"][:] == [len(ids) for ids in kept["input_ids"]]
+    with pytest.raises(UserError, match="no usable pair is left of 1: 0 kept, 1 empty"):
+        keep_usable(encoded.select([1]))
+
+
+def test_the_first_reason_counts_and_lengths_are_counted_without_the_end():
+    source, target = np.array([3, 3, 300, 2, 2]), np.array([3, 3, 3, 11, 12])
+    empty = np.array([False, True, False, False, False])
+    reasons = [DROP_REASONS[reason] for reason in judge(source, target, empty, 256, 256, 10.0)]
+    assert reasons == ["kept", "empty", "too long", "kept", "unbalanced"]
+
+
+def test_encoded_text_is_memory_mapped(tmp_path):
+    text = load_text(settings(**dict.fromkeys(("train_file", "validation_file"), write_all_forms(tmp_path)["tsv"])))
+    encoded = encode(text["train"], train_tokenizer(["a"], 258), settings(), "train")
+    assert isinstance(text, DatasetDict)
+    assert encoded.cache_files

@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from training.settings import ROOT, TrainingSettings, UserError, parse_settings, write_recipe
+
+
+GIVEN = ["--dataset_name", "somewhere", "--source_lang", "en", "--target_lang", "de"]
+
+
+def recipe(folder: Path, text: str) -> str:
+    path = folder / "recipe.toml"
+    path.write_text('dataset_name = "x"\nsource_lang = "en"\ntarget_lang = "de"\n' + text, encoding="utf-8")
+    return str(path)
+
+
+def test_defaults_are_the_papers_base_model():
+    settings = parse_settings(GIVEN)
+    assert (settings.config_name, settings.vocab_size, settings.max_steps) == ("base-en-de", 37000, 100_000)
+    assert (settings.max_tokens_per_batch, settings.warmup_steps, settings.label_smoothing) == (25_000, 4000, 0.1)
+    assert (settings.adam_beta1, settings.adam_beta2, settings.adam_epsilon) == (0.9, 0.98, 1e-9)
+
+
+def test_no_arguments_mean_the_demo():
+    assert parse_settings([]).dataset_name == "grammar"
+
+
+def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_default(tmp_path):
+    settings = parse_settings([recipe(tmp_path, "max_steps = 7\nseed = 3\n"), "--max_steps", "9"])
+    assert (settings.max_steps, settings.seed, settings.warmup_steps) == (9, 3, 4000)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "training" / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_that_ships_is_valid(path):
+    assert parse_settings([str(path)]).max_steps > 0
+
+
+def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
+    settings = parse_settings([*GIVEN, "--max_steps", "5", "--overwrite_output_dir", "--adam_epsilon", "1e-9"])
+    write_recipe(settings, {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
+    assert parse_settings([str(tmp_path / "recipe.toml")]) == settings
+
+
+def test_files_may_be_given_as_one_list_or_with_a_comma():
+    for form in (["a.en", "a.de"], ["a.en,a.de"]):
+        files = ["--train_file", *form, "--validation_file", "b.tsv"]
+        settings = parse_settings([*files, "--source_lang", "en", "--target_lang", "de"])
+        assert (settings.train_file, settings.validation_file) == (["a.en", "a.de"], ["b.tsv"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max_step", "5"], "unknown flag '--max_step': the nearest known one is 'max_steps'"),
+        (["--max_steps", "five"], "max_steps.*invalid int value: 'five'"),
+        (["--max_steps", "0"], "max_steps=0 must be at least 1"),
+        (["--save_steps", "-1"], "save_steps=-1 must be at least 0"),
+        (["--max_tokens_per_batch", "100"], "max_tokens_per_batch=100 must hold .* max_source_length=256"),
+        (["--max_target_length", "1"], "max_target_length=1 must be at least 2"),
+        (["--label_smoothing", "1.0"], r"label_smoothing=1.0 must be in \[0, 1\)"),
+        (["--mixed_precision", "int3"], "mixed_precision.*'int3'.*bf16"),
+        (["--target_lang", "en"], "source_lang and target_lang are both 'en'"),
+        (["--source_lang", ""], "source_lang is missing"),
+        (["--train_file", "a.tsv"], "exactly one of dataset_name and train_file"),
+        (["--max_length_ratio", "1"], "max_length_ratio=1.0 must be above 1"),
+        (
+            ["--average_checkpoints", "5", "--save_steps", "0"],
+            "average_checkpoints=5 must be at most the 0 checkpoints",
+        ),
+        (["--average_checkpoints", "5", "--save_total_limit", "3"], "save_total_limit=3 must be at least"),
+        (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be above 0"),
+    ],
+)
+def test_bad_flags_are_one_clear_sentence(flags, message):
+    with pytest.raises(UserError, match=message):
+        parse_settings([*GIVEN, *flags])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("drpout = 0.1\n", "recipe.toml: unknown key 'drpout'"),
+        ("warmup_step = 1\n", "the nearest known one is 'warmup_steps'"),
+        ("max_steps = 1.5\n", "max_steps.*invalid int value: '1.5'"),
+        ("max_steps = \n", "cannot be read: Invalid value"),
+    ],
+)
+def test_bad_recipes_are_one_clear_sentence(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        parse_settings([recipe(tmp_path, text)])
+
+
+def test_a_missing_recipe_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.toml cannot be read"):
+        parse_settings([str(tmp_path / "absent.toml")])
+
+
+def test_every_setting_has_its_help():
+    for setting in TrainingSettings.__dataclass_fields__.values():
+        assert setting.metadata["help"].endswith(".")

@@ -1,0 +1,79 @@
+"""What a run starts from: the model's config, its tokenizer, and a freshly initialized model that fits both."""
+
+import difflib
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+
+from training.settings import ROOT, TrainingSettings, UserError
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani.tokenization import train_tokenizer
+
+
+def load_config(settings: TrainingSettings) -> VaswaniConfig:
+    """Load the model's config from `hub_configs/`, a folder or the Hub.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it is no Transformer of ours.
+    """
+    name = settings.config_name
+    known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
+    try:
+        config = AutoConfig.from_pretrained(ROOT / "hub_configs" / name if name in known else name)
+    except (OSError, ValueError) as error:
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+        raise UserError(
+            f"config_name={name!r} must be one of {', '.join(known)} (the nearest is {nearest!r}), or a folder or "
+            f"Hub id with a config.json of this model"
+        ) from error
+    if not isinstance(config, VaswaniConfig):
+        raise UserError(f"config_name={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")
+    return config
+
+
+def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that was named, or train the shared one on both sides of the training text.
+
+    Raises
+    ------
+    UserError
+        If the named one is missing or lacks ``</s>`` or ``<pad>``, or the text does not support the vocabulary size.
+    """
+    try:
+        if settings.tokenizer_name is None:
+            sides = (side for rows in train_text.iter(batch_size=1000) for side in rows.values())
+            sentences = (sentence or "" for side in sides for sentence in side)
+            return train_tokenizer(sentences, settings.vocab_size)
+        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer_name)
+    except (OSError, ValueError) as error:
+        name = "" if settings.tokenizer_name is None else f"tokenizer_name={settings.tokenizer_name!r}: "
+        raise UserError(f"{name}{error}") from error
+    if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
+        raise UserError(f"tokenizer_name={settings.tokenizer_name!r} must have an end-of-sentence and a padding token")
+    return tokenizer
+
+
+def build_model(
+    config: VaswaniConfig, settings: TrainingSettings, tokenizer: PreTrainedTokenizerBase
+) -> VaswaniForConditionalGeneration:
+    """Make a freshly initialized model that fits the tokenizer and knows its direction."""
+    folder = Path(config.name_or_path)
+    config.vocab_size = len(tokenizer)
+    config.eos_token_id = tokenizer.eos_token_id
+    config.pad_token_id = config.decoder_start_token_id = tokenizer.pad_token_id
+    config.source_lang, config.target_lang = settings.source_lang, settings.target_lang
+    model = VaswaniForConditionalGeneration(config)
+    model.set_attn_implementation(settings.attn_implementation)
+    if (folder / "generation_config.json").exists():
+        defaults = GenerationConfig.from_pretrained(folder).to_diff_dict()
+        ids = (
+            "decoder_start_token_id",
+            "eos_token_id",
+            "pad_token_id",
+            "suppress_tokens",
+        )  # these are the tokenizer's
+        model.generation_config.update(**{name: value for name, value in defaults.items() if name not in ids})
+    return model

@@ -1,0 +1,163 @@
+"""What a run leaves behind and shows: its directory, `metrics.jsonl`, a progress bar, and sample translations."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from tqdm.auto import tqdm
+
+from training.settings import ROOT, TrainingSettings, UserError, parse_settings, write_recipe
+
+
+PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
+
+
+def claim_output_dir(settings: TrainingSettings) -> Path:
+    """Create the output directory, unless it cannot be written to or holds another run.
+
+    Raises
+    ------
+    UserError
+        Naming the directory and what stands against it.
+    """
+    directory = Path(settings.output_dir)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"output_dir={settings.output_dir!r} cannot be written to: {error}") from error
+    if _holds_run(directory) and not settings.overwrite_output_dir:
+        raise UserError(
+            f"output_dir={settings.output_dir!r} already holds a run{_difference(directory, settings)}: "
+            "choose another directory, or replace that run with --overwrite_output_dir"
+        )
+    return directory
+
+
+def _holds_run(directory: Path) -> bool:
+    return (directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()
+
+
+def _difference(directory: Path, settings: TrainingSettings) -> str:
+    """Say in which settings the run in a directory differs from this one."""
+    recipe = directory / "recipe.toml"
+    if not recipe.exists():
+        return ""
+    there, here = (parse_settings([str(recipe)]), settings)
+    names = [
+        name for name in vars(here) if name != "overwrite_output_dir" and getattr(there, name) != getattr(here, name)
+    ]
+    if not names:
+        return " of the same recipe"
+    differences = (f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names)
+    return f" of another recipe ({'; '.join(differences)})"
+
+
+def describe_run(accelerator: Accelerator) -> dict[str, Any]:
+    """Collect what a run depends on beside its settings: versions, hardware, code and date."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {
+        "command": " ".join(sys.argv),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+        "processes": accelerator.num_processes,
+        "precision": accelerator.mixed_precision,
+        "hardware": describe_hardware(accelerator.device),
+    }
+
+
+def describe_hardware(device: torch.device) -> str:
+    """Name the processor that trains, such as "AMD EPYC, 2 cores" or "NVIDIA H200"."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}"
+    names = [platform.processor() or platform.machine()]
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")] or names
+    return f"{names[0]}, {usable_cores()} cores"
+
+
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Logbook:
+    """Writes rows of a run to `metrics.jsonl` and to accelerate's trackers, and shows its progress.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's output directory. What an earlier run left there is removed.
+    accelerator : Accelerator
+        Only its main process writes and shows anything.
+    settings : TrainingSettings
+        Written to `recipe.toml`, with the versions and hardware.
+    """
+
+    def __init__(self, directory: Path, accelerator: Accelerator, settings: TrainingSettings):
+        self.path = directory / "metrics.jsonl"
+        self.accelerator = accelerator
+        self.progress = tqdm(
+            total=settings.max_steps, desc="Training", unit="step", disable=not accelerator.is_main_process
+        )
+        if accelerator.is_main_process:
+            for name in ("checkpoints", "model"):
+                shutil.rmtree(directory / name, ignore_errors=True)
+            self.path.write_text("", encoding="utf-8")
+            write_recipe(settings, describe_run(accelerator), directory / "recipe.toml")
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one row to the metrics and, for training rows, show it at the progress bar."""
+        if not self.accelerator.is_main_process:
+            return
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        split = row.get("split", "train")
+        values = {f"{split}/{name}": value for name, value in row.items() if isinstance(value, int | float)}
+        self.accelerator.log(values, step=row["step"])
+        if split == "train":
+            self.progress.set_postfix(
+                loss=f"{row['loss']:.3f}",
+                nll=f"{row['nll']:.3f}",
+                lr=f"{row['learning_rate']:.1e}",
+                tokens_per_second=f"{row['target_tokens_per_second']:,.0f}",
+            )
+
+    def say(self, text: str) -> None:
+        """Print above the progress bar, once."""
+        if self.accelerator.is_main_process:
+            self.progress.write(text)
+
+    def show(self, row: dict[str, Any], text: Any, translations: Sequence[str], samples: int = 4) -> None:
+        """Print an evaluation row and the same few sentences each time, beside their references."""
+        self.say(
+            f"\n{row['split']} at step {row['step']:,}: BLEU {row['sacrebleu']:.2f} (lowercased "
+            f"{row['sacrebleu_lowercased']:.2f}), chrF {row['chrf']:.2f}, exact {row['exact_match']:.1f}%, "
+            f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"
+            + (f", {row['averaged_checkpoints']} checkpoints averaged" if row["averaged_checkpoints"] > 1 else "")
+        )
+        for index in range(0, len(translations), max(1, len(translations) // samples))[:samples]:
+            source, reference = text[index]["source"], text[index]["target"]
+            self.say(f"  source     {source}\n  model      {translations[index]}\n  reference  {reference}\n")
+
+    def close(self) -> None:
+        """End the progress bar and the trackers."""
+        self.progress.close()
+        self.accelerator.end_training()

@@ -1,0 +1,228 @@
+"""Every setting of a training run: one dataclass, which makes the flags, the recipes' keys and the resolved recipe.
+
+A recipe is a TOML file of these keys; a flag on the command line wins over it. Names are those of transformers'
+translation examples where they have one.
+"""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from transformers import HfArgumentParser
+
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_RECIPE = ROOT / "training" / "recipes" / "demo.toml"
+
+
+class UserError(ValueError):
+    """Something that the user can put right; its message is one sentence that says what is allowed."""
+
+
+def _setting(help_text: str, **kwargs: Any) -> Any:
+    return field(metadata={"help": help_text}, **kwargs)
+
+
+@dataclass
+class TrainingSettings:
+    """Settings of a run; units and sources stand in each one's help."""
+
+    # What to read
+    dataset_name: str | None = _setting(
+        "A dataset of the Hub, a local folder in its layout, or 'grammar': a corpus that this project generates.",
+        default=None,
+    )
+    dataset_config_name: str | None = _setting("The dataset's configuration, such as 'de-en'.", default=None)
+    source_lang: str = _setting("Language to translate from: the key or column that holds it.", default="")
+    target_lang: str = _setting("Language to translate into.", default="")
+    train_file: list[str] | None = _setting(
+        "Own training text: a .tsv, .jsonl or .parquet file, or two aligned text files, source first.", default=None
+    )
+    validation_file: list[str] | None = _setting("Own validation text, in the same forms.", default=None)
+    test_file: list[str] | None = _setting("Own test text, in the same forms.", default=None)
+    max_train_samples: int | None = _setting("Use only the first so many training pairs.", default=None)
+    max_eval_samples: int | None = _setting("Use only the first so many pairs of validation and test.", default=None)
+
+    # What to keep
+    max_source_length: int = _setting(
+        "Longest source kept, in tokens with </s> (the original code: 256).", default=256
+    )
+    max_target_length: int = _setting("Longest target kept, in tokens with </s>.", default=256)
+    max_length_ratio: float = _setting(
+        "Drop pairs one side of which has more than so many times the tokens of the other (Moses' cleaner: 9).",
+        default=9.0,
+    )
+    preprocessing_num_workers: int | None = _setting("Processes that encode text; none means this one.", default=None)
+
+    # What to train
+    config_name: str = _setting(
+        "A folder of hub_configs/, a path or a Hub id with a config.json.", default="base-en-de"
+    )
+    tokenizer_name: str | None = _setting("A tokenizer to use; none means to train one.", default=None)
+    vocab_size: int = _setting("Types of the shared vocabulary to train (section 5.1: 37,000).", default=37000)
+
+    # How to train (sections 5.1-5.4)
+    output_dir: str = _setting("Where everything that the run makes goes.", default="runs/default")
+    overwrite_output_dir: bool = _setting("Whether to replace a run that output_dir already holds.", default=False)
+    max_steps: int = _setting("Optimizer updates (section 5.2: 100,000 for base).", default=100_000)
+    max_tokens_per_batch: int = _setting(
+        "Real tokens of an update over all processes, on either side (section 5.1: 25,000).", default=25_000
+    )
+    warmup_steps: int = _setting("Updates of linear warm-up (section 5.3: 4,000).", default=4000)
+    learning_rate_factor: float = _setting("Factor on Eq. 3 of section 5.3.", default=1.0)
+    adam_beta1: float = _setting("Adam's first decay (section 5.3).", default=0.9)
+    adam_beta2: float = _setting("Adam's second decay (section 5.3).", default=0.98)
+    adam_epsilon: float = _setting("Adam's epsilon (section 5.3).", default=1e-9)
+    label_smoothing: float = _setting("Mass taken from the target and spread over the rest (5.4).", default=0.1)
+    mixed_precision: Literal["no", "bf16", "fp16"] | None = _setting(
+        "Precision of matrix products; none means what accelerate is configured for.", default=None
+    )
+    attn_implementation: str = _setting(
+        "Attention of transformers to train with: 'sdpa', 'eager' (faster on a processor with short sentences), ...",
+        default="sdpa",
+    )
+    seed: int = _setting("Seed of initialization, order and dropout.", default=2017)
+
+    # What to report
+    logging_steps: int = _setting("Updates between two log rows.", default=100)
+    eval_steps: int = _setting("Updates between two evaluations on validation; 0 means at the end only.", default=5000)
+    save_steps: int = _setting("Updates between two checkpoints; 0 means none.", default=1500)
+    save_total_limit: int | None = _setting("Keep only so many of the newest checkpoints.", default=None)
+    average_checkpoints: int = _setting(
+        "Publish the average of so many of the last checkpoints (section 6.1: 5 for base, 20 for big); 1 for none.",
+        default=1,
+    )
+    report_to: str = _setting(
+        "A tracker that accelerate knows, such as 'tensorboard'; 'none' for none.", default="none"
+    )
+    push_to_hub: bool = _setting("Whether to send the published folder to the Hub.", default=False)
+    hub_model_id: str | None = _setting("Its name there; none means that of output_dir.", default=None)
+
+    def __post_init__(self) -> None:
+        for name in ("train_file", "validation_file", "test_file"):
+            files = getattr(self, name)
+            if files is not None:
+                files = [files] if isinstance(files, str) else files
+                setattr(self, name, [part for entry in files for part in entry.split(",") if part])
+
+    def validate(self) -> None:
+        """Check what can be checked before any data is read.
+
+        Raises
+        ------
+        UserError
+            Naming the setting, its value and what is allowed.
+        """
+        self._validate_data()
+        self._validate_checkpoints()
+        steps = ("max_steps", "warmup_steps", "logging_steps", "max_tokens_per_batch", "average_checkpoints")
+        self._require((*steps, "vocab_size"), lambda value: value >= 1, "at least 1")
+        self._require(("eval_steps", "save_steps"), lambda value: value >= 0, "at least 0")
+        self._require(("max_source_length", "max_target_length"), lambda value: value >= 2, "at least 2: one and </s>")
+        self._require(("label_smoothing", "adam_beta1", "adam_beta2"), lambda value: 0 <= value < 1, "in [0, 1)")
+        self._require(("learning_rate_factor", "adam_epsilon"), lambda value: value > 0, "above 0")
+        self._require(("max_length_ratio",), lambda value: value > 1, "above 1")
+        for name in ("max_source_length", "max_target_length"):
+            if getattr(self, name) > self.max_tokens_per_batch:
+                raise UserError(
+                    f"max_tokens_per_batch={self.max_tokens_per_batch} must hold the longest sentence that is kept, "
+                    f"but {name}={getattr(self, name)}"
+                )
+
+    def _require(self, names: Iterable[str], allowed: Callable[[Any], bool], rule: str) -> None:
+        for name in names:
+            if not allowed(getattr(self, name)):
+                raise UserError(f"{name}={getattr(self, name)} must be {rule}")
+
+    def _validate_data(self) -> None:
+        for name in ("source_lang", "target_lang"):
+            if not getattr(self, name):
+                raise UserError(f"{name} is missing: name the language, as --{name} en")
+        if self.source_lang == self.target_lang:
+            raise UserError(f"source_lang and target_lang are both {self.source_lang!r}: they must differ")
+        if (self.dataset_name is None) == (self.train_file is None):
+            raise UserError("exactly one of dataset_name and train_file must be given: where is the training text?")
+        if self.train_file is not None and self.validation_file is None:
+            raise UserError("validation_file is missing: train_file needs one beside it")
+
+    def _validate_checkpoints(self) -> None:
+        made = self.max_steps // self.save_steps if self.save_steps > 0 else 0
+        if self.average_checkpoints > max(1, made):
+            raise UserError(
+                f"average_checkpoints={self.average_checkpoints} must be at most the {made} checkpoints that "
+                f"max_steps={self.max_steps} and save_steps={self.save_steps} make"
+            )
+        limit = self.save_total_limit
+        if limit is not None and limit < max(1, self.average_checkpoints):
+            raise UserError(
+                f"save_total_limit={limit} must be at least 1 and average_checkpoints={self.average_checkpoints}"
+            )
+
+
+NAMES = [setting.name for setting in dataclasses.fields(TrainingSettings)]
+
+
+def parse_settings(arguments: list[str]) -> TrainingSettings:
+    """Read ``[RECIPE.toml] [--flag value ...]``; with no arguments at all, the demo's recipe.
+
+    Raises
+    ------
+    UserError
+        If the recipe cannot be read, a key or flag is unknown (with the nearest known one), or a value is not allowed.
+    """
+    if not arguments:
+        arguments = [str(DEFAULT_RECIPE)]
+    if not arguments[0].startswith("-"):
+        arguments = read_recipe(Path(arguments[0])) + arguments[1:]
+    parser = HfArgumentParser(
+        TrainingSettings,
+        prog="training/run.py",
+        usage="accelerate launch %(prog)s [RECIPE.toml] [--flag value ...]",
+        description="Train, evaluate and publish a Transformer. Every flag can stand in the recipe too; flags win.",
+        epilog="Example: accelerate launch training/run.py training/recipes/demo.toml --max_steps 100",
+        allow_abbrev=False,
+    )
+    parser.error = _raise_user_error
+    known, unknown = parser.parse_known_args(arguments)
+    for argument in unknown:
+        raise UserError(_unknown("flag", argument.split("=")[0]))
+    settings = TrainingSettings(**vars(known))
+    settings.validate()
+    return settings
+
+
+def _raise_user_error(message: str) -> NoReturn:
+    raise UserError(message)
+
+
+def _unknown(kind: str, name: str) -> str:
+    nearest = difflib.get_close_matches(name.removeprefix("--"), NAMES, n=1, cutoff=0)
+    return f"unknown {kind} {name!r}: the nearest known one is {nearest[0]!r}"
+
+
+def read_recipe(path: Path) -> list[str]:
+    """Read a recipe as flags; its ``[run]`` table is what an earlier run noted of itself, and is skipped."""
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the recipe {path} cannot be read: {error}") from error
+    recipe.pop("run", None)
+    flags = []
+    for name, value in recipe.items():
+        if name not in NAMES:
+            raise UserError(f"{path}: " + _unknown("key", name))
+        flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return flags
+
+
+def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) -> None:
+    """Write the resolved recipe, which can be run again, and what is known of the run into its ``[run]`` table."""
+    lines = ["# The resolved recipe of this run: training/run.py can run it again.", ""]
+    lines += [f"{name} = {json.dumps(value)}" for name, value in vars(settings).items() if value is not None]
+    lines += ["", "[run]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
