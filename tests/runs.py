@@ -22,7 +22,7 @@ def write_corpus(folder: Path) -> None:
     for split, count in (("train", 5000), ("validation", 60), ("test", 100)):
         with open(folder / f"{split}.tsv", "w", encoding="utf-8") as file:
             for _ in range(count):
-                numbers = [generator.randrange(10) for _ in range(generator.randrange(2, 7))]
+                numbers = [generator.randrange(10) for _ in range(generator.randrange(2, 4))]
                 english, german = (ENGLISH[n] for n in numbers), (GERMAN[n] for n in reversed(numbers))
                 file.write(f"{' '.join(english)}\t{' '.join(german)}\n")
 
@@ -58,8 +58,9 @@ def corpus(tmp_path_factory) -> Path:
 def finished_run(corpus, tmp_path_factory) -> Path:
     """Return the output directory of a run that has learned its task."""
     directory = tmp_path_factory.mktemp("runs") / "numbers"
-    flags = ["--max_steps=500", "--max_tokens_per_batch=1000", "--warmup_steps=200", "--logging_steps=100"]
-    flags += ["--max_source_length=40", "--max_target_length=40", "--eval_steps=250", "--save_steps=250"]
+    flags = ["--max_steps=600", "--max_tokens_per_batch=600", "--warmup_steps=100", "--learning_rate_factor=0.3"]
+    flags += ["--max_source_length=40", "--max_target_length=40", "--logging_steps=100", "--eval_steps=300"]
+    flags += ["--save_steps=50", "--save_total_limit=4", "--average_checkpoints=4"]
     done = launch(ACCELERATE, corpus, *flags, "--output_dir", str(directory))
     assert done.returncode == 0, done.stdout + done.stderr
     (directory / "stdout").write_text(done.stdout + done.stderr, encoding="utf-8")

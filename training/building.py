@@ -67,6 +67,7 @@ def build_model(
     config.source_lang, config.target_lang = settings.source_lang, settings.target_lang
     model = VaswaniForConditionalGeneration(config)
     model.set_attn_implementation(settings.attn_implementation)
+    model.generation_config.max_new_tokens = 256  # transformers' own default cuts off after 20
     if (folder / "generation_config.json").exists():
         defaults = GenerationConfig.from_pretrained(folder).to_diff_dict()
         ids = (

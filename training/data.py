@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import numpy as np
 from datasets import Dataset, DatasetDict
+from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerBase
 
 from training import grammar
@@ -125,11 +126,13 @@ def read_files(paths: list[str], settings: TrainingSettings) -> Dataset:
 def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
     """Write rows to the cache as an Arrow file; the files' sizes and times are part of its name."""
     stamps = [(Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in paths]
+    if next(rows(paths, languages), None) is None:
+        raise UserError(f"the file {paths[0]} holds no pair: it must hold at least one")
+    arguments = {"rows": rows, "paths": tuple(paths), "languages": languages, "stamps": tuple(stamps)}
+    features = datasets.Features(dict.fromkeys(languages, datasets.Value("string")))
     try:
-        return Dataset.from_generator(
-            _call, gen_kwargs={"rows": rows, "paths": tuple(paths), "languages": languages, "stamps": tuple(stamps)}
-        )
-    except datasets.exceptions.DatasetGenerationError as error:
+        return Dataset.from_generator(_call, features=features, gen_kwargs=arguments)
+    except DatasetGenerationError as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
         raise
@@ -161,7 +164,7 @@ def _read_aligned(paths: tuple[str, str], languages: tuple[str, str]) -> Iterato
 
 
 def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    columns = languages
+    columns: list[str] = list(languages)
     for number, line in enumerate(_lines(paths[0]), start=1):
         fields = line.split("\t")
         if number == 1 and set(languages) <= set(fields):
@@ -171,7 +174,7 @@ def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
                 f"{paths[0]} has {len(fields)} columns in line {number}, where {len(columns)} are expected"
             )
         else:
-            yield dict(zip(columns, fields, strict=True))
+            yield {language: fields[columns.index(language)] for language in languages}
 
 
 def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:

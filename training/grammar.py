@@ -2,9 +2,9 @@
 
 A sentence is drawn as a structure that belongs to neither language and is then realized once in each. German needs
 gender, case, adjective endings, verb-second and verb-final order, separable verbs, modals, the perfect, negation,
-questions, numbers in words and relative clauses, so that no word-for-word table can translate it. English to German is
-a function: no English sentence has two translations. The grammar does not parse, has no style, and leaves out words
-that would break that promise ('you', 'it', 'read').
+questions and numbers in words, so that no word-for-word table can translate it. English to German is a function: no
+English sentence has two translations. The grammar does not parse, has no style, and leaves out words that would break
+that promise ('you', 'it', 'read').
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import ClassVar, TypeVar
 Choice = TypeVar("Choice")
 
 GRAMMAR_VERSION = 1  # to be raised when the same arguments would give another corpus
-LENGTHS = range(4, 17)  # words in a sentence, on either side
+LENGTHS = range(4, 15)  # words in a sentence, on either side
 PATIENCE = 10_000  # draws in a row without a new sentence before the grammar counts as exhausted
 NOMINATIVE, ACCUSATIVE, DATIVE = range(3)
 FIRST, THIRD, PLURAL = range(3)  # whom a verb agrees with: 'I', any other singular, any plural
@@ -194,7 +194,6 @@ AND, BUT = Word(", and", " und", "main free"), Word(", but", ", aber", "main fre
 
 # Nominative, accusative and dative; masculine, feminine, neuter and plural.
 DEFINITE = {"m": "der/den/dem", "f": "die/die/der", "n": "das/das/dem", "p": "die/die/den"}
-RELATIVE = {**DEFINITE, "p": "die/die/denen"}
 STRONG = {"m": "er/en/em", "f": "e/e/er", "n": "es/es/em", "p": "e/e/en"}
 WEAK = {"m": "e/en/en", "f": "e/e/en", "n": "e/e/en", "p": "en/en/en"}
 BARE = {("m", NOMINATIVE), ("n", NOMINATIVE), ("n", ACCUSATIVE)}  # where 'ein', 'kein' and 'mein' have no ending
@@ -206,6 +205,7 @@ GERMAN_NUMBERS = (
     "null/ein/zwei/drei/vier/fünf/sechs/sieben/acht/neun/zehn/elf/zwölf/dreizehn/vierzehn/fünfzehn/sechzehn/siebzehn/"
     "achtzehn/neunzehn/zwanzig/dreißig/vierzig/fünfzig/sechzig/siebzig/achtzig/neunzig"
 )
+LARGEST_NUMBER = 39  # of those that are drawn: large enough for units before tens
 
 
 def number_words(number: int) -> tuple[str, str]:
@@ -232,7 +232,6 @@ class NounPhrase:
     plural: bool = False
     adjectives: tuple[Word, ...] = ()
     count: int = 0
-    relative: "Clause | None" = None  # has the relative pronoun as its subject, or else lacks its object
 
     @property
     def agreement(self) -> int:
@@ -244,22 +243,13 @@ class NounPhrase:
         """Return the row of the tables of endings."""
         return "p" if self.plural else self.noun.gender
 
-    @property
-    def pronoun(self) -> Pronoun:
-        """Return the pronoun that opens the relative clause."""
-        return Pronoun("who/whom" if self.noun.kind == "P" else "that/that", RELATIVE[self.gender], self.agreement)
-
     def in_english(self, is_object: bool = False) -> str:
         """Realize the phrase; English does not care about the case."""
         determiner = self.determiner.english.split("/")[-1 if self.plural else 0]
         count = number_words(self.count)[0] if self.count else ""
         noun = self.noun.english.split("/")[self.plural]
         text = join(count, *(adjective.english for adjective in self.adjectives), noun)
-        text = join("an" if determiner == "a" and text[0] in "aeiou" else determiner, text)
-        if self.relative is None:
-            return text
-        pronoun = "" if self.relative.subject == self.pronoun else self.pronoun.in_english(is_object=True)
-        return join(text, pronoun, self.relative.in_english())
+        return join("an" if determiner == "a" and text[0] in "aeiou" else determiner, text)
 
     def in_german(self, case: int) -> str:
         """Decline the phrase; the adjective takes the strong ending unless the determiner has shown it already."""
@@ -277,12 +267,7 @@ class NounPhrase:
         count = number_words(self.count)[1] if self.count else ""
         # Adjectives in -e, -el and -uer lose that e before an ending.
         stems = (re.sub("e(?=l$)|(?<=u)e(?=r$)|e$", "", adjective.german) for adjective in self.adjectives)
-        text = join(determiner, count, *(stem + ending for stem in stems), self.noun.decline(case, self.plural))
-        if self.relative is None:
-            return text
-        has_subject = self.relative.subject != self.pronoun
-        pronoun = self.pronoun.in_german(self.relative.verb.cases[0]) if has_subject else ""
-        return f"{text}, {join(pronoun, self.relative.in_german('last'))},"
+        return join(determiner, count, *(stem + ending for stem in stems), self.noun.decline(case, self.plural))
 
 
 Nominal = Pronoun | NounPhrase
@@ -408,9 +393,8 @@ class Sentence:
 
 
 def finish(text: str, question: bool) -> str:
-    """Capitalize, add the final mark, and keep one of several marks that meet."""
-    text = re.sub(r",+(?=[,.?])", "", text + ("?" if question else "."))
-    return text[0].upper() + text[1:]
+    """Capitalize, and add the final mark."""
+    return text[0].upper() + text[1:] + ("?" if question else ".")
 
 
 def urn(weights: Mapping[Choice, int]) -> tuple[Choice, ...]:
@@ -454,7 +438,7 @@ def draw_noun_phrase(rng: random.Random, kinds: str, articles: Sequence[Word] = 
         determiner = THIS  # 'my woman' would be 'my wife' in German
     count = 0
     if plural and determiner not in (NO, NOT_A) and rng.random() < 0.35:
-        count = rng.randint(2, 12) if rng.random() < 0.5 else rng.randint(13, 99)
+        count = rng.randint(2, 12) if rng.random() < 0.5 else rng.randint(13, LARGEST_NUMBER)
     described: tuple[Word, ...] = ()
     if rng.random() < 0.32:
         described = (rng.choice(adjectives(noun.kind)),)
@@ -530,37 +514,12 @@ def draw_clause(rng: random.Random, past: bool | None = None, timed: float = 0.3
     return replace(clause, time=draw_time(rng, clause)) if rng.random() < timed else clause
 
 
-def draw_relative(rng: random.Random, phrase: NounPhrase) -> NounPhrase:
-    """Add a relative clause in which the noun is the subject or the only object."""
-    kind, past, negated = phrase.noun.kind, rng.random() < 0.4, rng.random() < 0.12
-    if kind in "PA" and rng.random() < 0.5:
-        verb = rng.choice([verb for verb in VERBS if kind in verb.subjects])
-        clause = draw_predicate(rng, Clause(phrase, verb, (), past, negated))
-        return replace(phrase, relative=replace(clause, subject=phrase.pronoun))
-    verbs = (verb for verb in VERBS if len(verb.cases) == 1 and not verb.preposition)
-    verb = rng.choice([verb for verb in verbs if set(kind) & set(verb.objects)])
-    subject = draw_nominal(rng, verb.subjects, KNOWN_ARTICLES, phrase)
-    return replace(phrase, relative=Clause(subject, verb, (), past, negated))
-
-
 def draw_simple(rng: random.Random) -> Sentence:
     """Draw a main clause that its subject or a time opens."""
     clause = draw_clause(rng, timed=0.6)
     if clause.time and "middle" not in clause.time.tags and rng.random() < 0.65:
         return Sentence(replace(clause, time=None), opener=clause.time)
     return Sentence(clause)
-
-
-def draw_described(rng: random.Random) -> Sentence:
-    """Draw a main clause with a relative clause to its subject or to an object that ends it in both languages."""
-    while True:
-        clause = draw_clause(rng, timed=0)
-        final = not (clause.place or clause.negated or clause.german_verbs()[1])
-        subject, last = clause.subject, clause.objects[-1] if clause.objects and final else None
-        if isinstance(last, NounPhrase) and last.determiner in (THE, A) and rng.random() < 0.6:
-            return Sentence(replace(clause, objects=(*clause.objects[:-1], draw_relative(rng, last))))
-        if isinstance(subject, NounPhrase) and subject.determiner in (THE, A, NO):
-            return Sentence(replace(clause, subject=draw_relative(rng, subject)))
 
 
 def draw_question(rng: random.Random) -> Sentence:
@@ -590,7 +549,7 @@ def draw_joined(rng: random.Random) -> Sentence:
     return Sentence(main, conjunction=conjunction, second=second, second_first=first)
 
 
-SENTENCES = urn({draw_simple: 48, draw_described: 12, draw_question: 20, draw_joined: 20})
+SENTENCES = urn({draw_simple: 55, draw_question: 25, draw_joined: 20})
 
 
 def draw_sentence(rng: random.Random) -> Sentence:

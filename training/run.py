@@ -76,7 +76,10 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
     log_with = None if settings.report_to == "none" else settings.report_to
     try:
         accelerator = Accelerator(
-            mixed_precision=settings.mixed_precision, log_with=log_with, project_dir=settings.output_dir
+            cpu=not torch.accelerator.is_available(),  # several processes find each other only if told so
+            mixed_precision=settings.mixed_precision,
+            log_with=log_with,
+            project_dir=settings.output_dir,
         )
     except ValueError as error:
         raise UserError(f"report_to={log_with!r}, mixed_precision={settings.mixed_precision!r}: {error}") from error

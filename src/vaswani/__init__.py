@@ -5,6 +5,7 @@ Importing this package registers the model with `AutoConfig`, `AutoModel` and `A
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
+from transformers.models.auto import modeling_auto
 
 from .configuration_vaswani import VaswaniConfig
 from .modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
@@ -28,13 +29,16 @@ def _register() -> None:
     AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
     AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration, exist_ok=True)
+    # Trainer, model cards and transformers' own tests tell what a model is for by the name of its class.
+    modeling_auto.MODEL_MAPPING_NAMES["vaswani"] = "VaswaniModel"
+    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES["vaswani"] = "VaswaniForConditionalGeneration"
     registry = pipelines.PIPELINE_REGISTRY
     if "translation" not in registry.supported_tasks:
         # Newer releases refuse the name before they look into the registry.
         getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
         registry.register_pipeline("translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
         # Saved folders name the pipeline themselves, under both of its tasks (`VaswaniConfig.to_dict`).
-        del TranslationPipeline._registered_impl
+        del TranslationPipeline._registered_impl  # ty: ignore[unresolved-attribute]
         registry.task_aliases = _TranslationAliases(registry.task_aliases)
 
 

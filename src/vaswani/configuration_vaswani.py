@@ -111,6 +111,9 @@ class VaswaniConfig(PreTrainedConfig):
             self.pad_token_id = self.vocab_size - 1
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id
+        if self.head_dim is None and self.encoder_attention_heads == self.decoder_attention_heads:
+            # transformers reads the width of cached keys from an attribute of this name wherever there is one.
+            self.head_dim = self.d_model // self.encoder_attention_heads
         for name in ("pad_token_id", "decoder_start_token_id"):
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise ValueError(f"{name}={getattr(self, name)} must be an id below vocab_size={self.vocab_size}")

@@ -396,7 +396,9 @@ class VaswaniStack(VaswaniPreTrainedModel):
         """Add positions to (B, T, D) scaled embeddings: sections 3.5 and 5.4."""
         length = inputs_embeds.shape[1]
         rows = self.config.max_position_embeddings
-        if self.config.position_embedding_type == "learned" and past_length + length > rows:
+        has_table = self.config.position_embedding_type == "learned"
+        # A compiled graph cannot branch on a length that a static cache holds as a tensor.
+        if has_table and not is_torchdynamo_compiling() and past_length + length > rows:
             raise ValueError(
                 f"a sequence of {past_length + length} tokens is longer than max_position_embeddings={rows}, "
                 "the rows of the learned position table"
@@ -660,7 +662,11 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, GenerationMixin):
         if labels is not None:
             # transformers' loss for this class name would shift the labels itself: they stand in place already.
             loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.vocab_size, shift_labels=labels.contiguous(), **kwargs
+                logits=logits,
+                labels=labels,
+                vocab_size=self.config.vocab_size,
+                shift_labels=labels.contiguous(),
+                **kwargs,
             )
         return Seq2SeqLMOutput(
             loss=loss,

@@ -12,6 +12,7 @@ def test_it_constructs_with_no_arguments_as_the_base_model():
     config = VaswaniConfig()
     assert (config.d_model, config.encoder_layers, config.decoder_layers, config.encoder_ffn_dim) == (512, 6, 6, 2048)
     assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (512, 8, 6)
+    assert config.head_dim == 64
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.1, 0.0, 0.0)
 
 

@@ -65,6 +65,12 @@ def test_the_direction_can_be_turned_and_samples_limited(tmp_path):
     assert len(text["validation"]) == len(PAIRS)
 
 
+def test_an_empty_file_is_named(tmp_path):
+    paths = [write(tmp_path / "empty.tsv", "")]
+    with pytest.raises(UserError, match=r"empty\.tsv holds no pair"):
+        load_text(settings(train_file=paths, validation_file=paths))
+
+
 def test_a_changed_file_is_read_again(tmp_path):
     for text in ("one\teins\n", "two\tzwei\nthree\tdrei\n"):
         path = write(tmp_path / "file.tsv", text)
@@ -130,6 +136,30 @@ def test_the_first_reason_counts_and_lengths_are_counted_without_the_end():
     empty = np.array([False, True, False, False, False])
     reasons = [DROP_REASONS[reason] for reason in judge(source, target, empty, 256, 256, 10.0)]
     assert reasons == ["kept", "empty", "too long", "kept", "unbalanced"]
+
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data sets are not beside this checkout")
+@pytest.mark.parametrize(
+    ("name", "config", "languages", "lines"),
+    [
+        ("multi30k", "en-de", ("en", "de"), (29_000, 1_014, 1_000)),
+        ("wmt14", "de-en", ("en", "de"), (223_859, 3_000, 3_003)),
+        ("wmt14", "de-en", ("de", "en"), (223_859, 3_000, 3_003)),
+        ("wmt14", "fr-en", ("en", "fr"), (751_833, 3_000, 3_003)),
+    ],
+)
+def test_real_text_in_the_hubs_layout_is_read_in_either_direction(name, config, languages, lines):
+    source, target = languages
+    given = settings(
+        dataset_name=str(SHARED / name), dataset_config_name=config, source_lang=source, target_lang=target
+    )
+    text = load_text(given)
+    assert tuple(len(rows) for rows in text.values()) == lines
+    rows = encode(text["validation"], train_tokenizer(text["validation"]["source"][:500], 400), given, "validation")
+    assert keep_usable(rows)[1]["kept"] > 0.8 * lines[1]
 
 
 def test_encoded_text_is_memory_mapped(tmp_path):

@@ -39,8 +39,6 @@ the, a, not_a, her = (partial(phrase, determiner) for determiner in (g.THE, g.A,
 MAN, WOMAN, CHILD, DOG, DOOR, CAT = map(the, ("man", "woman", "child", "dog", "door", "cat"))
 TIRED = Clause(the("cat", 0), g.BE, past=True, negated=True, predicate=WORDS["tired"])
 OPEN = say(MAN, "open", DOOR)
-SEEN, HELPED = the("dog", relative=say(MAN, "see")), the("man", relative=say(WOMAN, "help"))
-EATING = a("man", 0, relative=say(a("man", 0).pronoun, "eat", a("old egg")))
 
 # fmt: off
 TRANSLATIONS = [
@@ -96,9 +94,6 @@ TRANSLATIONS = [
      "The cats were not tired when he looked at me. Die Katzen waren nicht müde, als er mich angesehen hat."),
     (join(say(ANNA, "work"), g.AND, say(PETER, "sleep")),
      "Anna works, and Peter sleeps. Anna arbeitet und Peter schläft."),
-    (say(SEEN, "sleep"), "The dog that the man sees sleeps. Der Hund, den der Mann sieht, schläft."),
-    (say(ME, "see", HELPED), "I see the man whom the woman helps. Ich sehe den Mann, dem die Frau hilft."),
-    (ask(say(EATING, "dance")), "Do men who eat an old egg dance? Tanzen Männer, die ein altes Ei essen?"),
 ]
 # fmt: on
 
@@ -119,7 +114,7 @@ def test_english_to_german_is_a_function_and_every_entry_is_used():
     entries = (*WORDS.values(), *g.PRONOUNS, *g.NAMES)
     assert not [form for entry in entries for form in entry.english.split("/") if f" {form.lower()}" not in english]
     assert not [noun for noun in g.NOUNS if not all(form in german for form in noun.german.split("/"))]
-    assert not [number for number in range(2, 100) if f"{g.number_words(number)[1]} " not in german]
+    assert not [number for number in range(2, g.LARGEST_NUMBER + 1) if f"{g.number_words(number)[1]} " not in german]
 
 
 def test_a_bag_of_words_cannot_be_translated():
@@ -131,7 +126,7 @@ def test_a_bag_of_words_cannot_be_translated():
 def test_pairs_are_distinct_short_and_deterministic():
     pairs = generate_pairs(3000, seed=5)
     assert len({english for english, _ in pairs}) == 3000
-    assert all(4 <= len(sentence.split()) <= 16 for pair in pairs for sentence in pair)
+    assert all(4 <= len(sentence.split()) <= 14 for pair in pairs for sentence in pair)
     assert generate_pairs(1000, seed=5) == pairs[:1000] != generate_pairs(1000, seed=6)
 
 
