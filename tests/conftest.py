@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from runs import corpus, finished_run  # noqa: F401  fixtures for every folder
+from tiny_run import corpus, finished_run  # noqa: F401  fixtures for every folder
 from transformers import PreTrainedModel
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration

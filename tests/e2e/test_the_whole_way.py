@@ -6,7 +6,7 @@ import tomllib
 import pytest
 import torch
 import transformers
-from runs import ACCELERATE, launch
+from tiny_run import ACCELERATE, launch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import vaswani
