@@ -45,11 +45,11 @@ def load_text(settings: TrainingSettings) -> DatasetDict:
     else:
         raw = _load_dataset(settings)
     limits = dict.fromkeys(SPLITS, settings.max_eval_samples) | {"train": settings.max_train_samples}
-    splits = {}
+    splits = DatasetDict()
     for split, rows in raw.items():
         rows = rows if limits[split] is None else rows.select(range(min(limits[split], len(rows))))
         splits[split] = _as_source_and_target(rows, split, settings)
-    return DatasetDict(splits)
+    return splits
 
 
 def _load_dataset(settings: TrainingSettings) -> dict[str, Dataset]:

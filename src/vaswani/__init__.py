@@ -38,7 +38,7 @@ def _register() -> None:
         getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
         registry.register_pipeline("translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
         # Saved folders name the pipeline themselves, under both of its tasks (`VaswaniConfig.to_dict`).
-        del TranslationPipeline._registered_impl  # ty: ignore[unresolved-attribute]
+        del TranslationPipeline._registered_impl  # ty: ignore[missing-attribute]
         registry.task_aliases = _TranslationAliases(registry.task_aliases)
 
 
