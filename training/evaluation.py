@@ -108,7 +108,8 @@ def evaluate(
     training = model.training
     model.eval()
     nll = negative_log_likelihood(model, encoded, max_tokens)
-    translations = translate(model, tokenizer, text["source"], do_sample=False, num_beams=1)
+    sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
+    translations = translate(model, tokenizer, sources, do_sample=False, num_beams=1)
     model.train(training)
-    row = {"nll": round(nll, 4), **score(translations, list(text["target"])), "decoding": "greedy"}
+    row = {"nll": round(nll, 4), **score(translations, references), "decoding": "greedy"}
     return row | {"seconds": round(time.perf_counter() - started, 1)}, translations
