@@ -34,15 +34,25 @@ def write_config(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def launch(launcher: list[str], folder: Path, *flags: str) -> subprocess.CompletedProcess:
-    """Start training/run.py on the corpus in `folder`, as a user would, and return what came of it."""
+def command(launcher: list[str], folder: Path, *flags: str) -> list[str]:
+    """Return the command line that trains on the corpus in `folder`."""
     files = [f"--{split}_file={folder / split}.tsv" for split in ("train", "validation", "test")]
     languages = ["--source_lang", "en", "--target_lang", "de", "--config_name", str(folder), "--vocab_size", "290"]
-    command = [*launcher, str(ROOT / "training" / "run.py"), *files, *languages, *flags]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return [*launcher, str(ROOT / "training" / "run.py"), *files, *languages, *flags]
 
 
+# Threads that wait spin, unless told otherwise, and slow each other down where cores are busy.
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def launch(launcher: list[str], folder: Path, *flags: str) -> subprocess.CompletedProcess:
+    """Train on the corpus in `folder`, as a user would, and return what came of it."""
+    line = command(launcher, folder, *flags)
+    return subprocess.run(line, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+PYTHON = [sys.executable]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
 
 

@@ -1,83 +1,177 @@
-"""Which pairs go together (section 5.1): batches of a token budget, filled with pairs of similar length.
+"""Which pairs go together (section 5.1): updates of a token budget, made of groups of pairs of similar length.
 
 A plan is a pure function of lengths, budget, seed and epoch, so every process makes the same one and takes its share.
+Devices and their memory decide only how an update is cut into micro-batches, never what is in it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from training.data import Side
 
 
 IGNORED_LABEL = -100
 
 
 class Batch(NamedTuple):
-    """One process's share of an update: three (B, S) or (B, T) tensors of ids, and what each side really holds."""
+    """A micro-batch: three (B, S) or (B, T) tensors of ids, and what each side really holds."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     labels: torch.Tensor
 
 
+@dataclass(frozen=True)
+class EpochPlan:
+    """The updates of an epoch: ``plan[i]`` is a list of groups, each an array of pair indices.
+
+    Parameters
+    ----------
+    order : ndarray of shape (N,)
+        Pair indices, group after group.
+    starts : ndarray of shape (groups + 1,)
+        Where each group starts in `order`.
+    chosen : list of ndarray
+        The groups of each update.
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    chosen: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, update: int) -> list[np.ndarray]:
+        return [self.order[self.starts[group] : self.starts[group + 1]] for group in self.chosen[update]]
+
+
 def plan_epoch(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
-) -> list[np.ndarray]:
-    """Divide all pairs into batches of at most `max_tokens` real tokens on either side.
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    length_groups: int = 1,
+) -> EpochPlan:
+    """Divide all pairs into updates of at most `max_tokens` real tokens on either side.
 
     Parameters
     ----------
     source_lengths, target_lengths : ndarray of shape (N,)
         Tokens of each pair, ``</s>`` included.
     max_tokens : int
-        Budget of a batch for each side, not smaller than any length.
+        Budget of an update for each side, not smaller than any length.
     seed, epoch : int
         What the order depends on.
+    length_groups : int, default=1
+        Groups that an update holds, drawn from all lengths; fewer where a group could not hold the longest pair.
+
+    Returns
+    -------
+    EpochPlan
+        Every pair occurs once; groups come in random order.
+
+    Notes
+    -----
+    Sorting by source length cuts the corpus into as many slices as each slice then holds groups; within a slice pairs
+    are sorted by target length, up and down in turn. So neighbors differ little on both sides and groups need little
+    padding; pairs of equal lengths stand in random order. Lengths below 32,768 are sorted as 16-bit integers, for
+    which NumPy has a radix sort.
+    """
+    longest = int(max(source_lengths.max(), target_lengths.max()))
+    length_groups = max(1, min(length_groups, max_tokens // longest))
+    group_tokens = max_tokens // length_groups
+    dtype = np.int16 if longest < 2**15 else np.int32
+    lengths = source_lengths.astype(dtype, copy=False), target_lengths.astype(dtype, copy=False)
+    group_count = max(side.sum(dtype=np.int64) for side in lengths) / group_tokens
+    generator = np.random.default_rng([seed, epoch])
+    order = _sort_by_lengths(*lengths, max(1, int(group_count**0.5)), generator)
+    starts = _fill(order, lengths, group_tokens)
+    shuffled = generator.permutation(len(starts) - 1)
+    chosen = [shuffled[first : first + length_groups] for first in range(0, len(shuffled), length_groups)]
+    return EpochPlan(order, starts, chosen)
+
+
+def _sort_by_lengths(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, slices: int, generator: np.random.Generator
+) -> np.ndarray:
+    order = np.arange(len(source_lengths), dtype=np.int32)
+    generator.shuffle(order)
+    order = order[np.argsort(source_lengths[order], kind="stable")]
+    for number, part in enumerate(np.array_split(order, slices)):  # views into order
+        target = target_lengths[part]
+        part[:] = part[np.argsort(-target if number % 2 else target, kind="stable")]
+    return order
+
+
+def _fill(order: np.ndarray, lengths: tuple[np.ndarray, np.ndarray], max_tokens: int) -> np.ndarray:
+    """Return the positions in `order` at which groups start that hold all that fits, and its end."""
+    starts = [0]
+    while starts[-1] < len(order):
+        window = order[starts[-1] : starts[-1] + max_tokens]  # every pair has at least a token a side
+        ends = (np.searchsorted(np.cumsum(side[window], dtype=np.int64), max_tokens, "right") for side in lengths)
+        starts.append(starts[-1] + int(min(ends)))
+    return np.array(starts)
+
+
+def cut(
+    groups: Sequence[np.ndarray],
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    max_positions: int,
+    num_processes: int = 1,
+) -> list[np.ndarray]:
+    """Cut the groups of an update into micro-batches that fit a device, the same number for every process.
+
+    Parameters
+    ----------
+    groups : sequence of ndarray
+        Pair indices.
+    source_lengths, target_lengths : ndarray of shape (N,)
+    max_positions : int
+        Positions, padding included, that a micro-batch may have on either side; not smaller than any length.
+    num_processes : int, default=1
+        What the number of micro-batches is a multiple of. Process p takes those at p, p + `num_processes`, ...
 
     Returns
     -------
     list of ndarray
-        Indices of the pairs of each batch, batches in random order. Every pair occurs once.
-
-    Notes
-    -----
-    Sorting by source length cuts the corpus into as many groups as each group then holds batches; within a group pairs
-    are sorted by target length, up and down in turn. So neighbors differ little on both sides and batches need little
-    padding; pairs of equal lengths stand in random order.
+        Pair indices. Where there are fewer pairs than processes, some are empty.
     """
-    generator = np.random.default_rng([seed, epoch])
-    order = generator.permutation(len(source_lengths))
-    order = order[np.argsort(source_lengths[order], kind="stable")]
-    batch_count = max(source_lengths.sum(), target_lengths.sum()) / max_tokens
-    group = np.arange(len(order)) * max(1, int(batch_count**0.5)) // len(order)
-    target = target_lengths[order]
-    order = order[np.lexsort((np.where(group % 2, target, -target), group))]
-    filled = [np.concatenate([[0], np.cumsum(lengths[order])]) for lengths in (source_lengths, target_lengths)]
-    batches, start = [], 0
-    while start < len(order):
-        end = min(int(np.searchsorted(total, total[start] + max_tokens, side="right")) - 1 for total in filled)
-        batches.append(order[start:end])
-        start = end
-    return [batches[index] for index in generator.permutation(len(batches))]
+    parts = 1
+    while True:
+        if len(groups) * parts % num_processes == 0:
+            batches = [part for group in groups for part in np.array_split(group, parts)]
+            if all(positions(batch, source_lengths, target_lengths).max() <= max_positions for batch in batches):
+                return batches
+        parts += 1
 
 
-def share(batch: np.ndarray, process_index: int, num_processes: int) -> np.ndarray:
-    """Return the pairs of a batch that one of several processes trains on; none where there are fewer pairs."""
-    return batch[process_index::num_processes]
+def positions(batch: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+    """Return how many positions, padding included, a batch has on the source and on the target side."""
+    longest = [int(lengths[batch].max(initial=0)) for lengths in (source_lengths, target_lengths)]
+    return len(batch) * np.array(longest)
 
 
-def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """Stack rows of ids into (B, longest), filled up with `value`."""
-    padded = torch.full((len(rows), max(map(len, rows), default=1)), value)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = torch.as_tensor(row)
-    return padded
-
-
-def collate(input_ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], pad_token_id: int) -> Batch:
+def collate(source: Side, target: Side, pad_token_id: int) -> Batch:
     """Pad the encoded pairs of a batch into tensors; padding has mask 0 and label -100."""
-    source = pad(input_ids, pad_token_id)
-    lengths = torch.tensor([len(row) for row in input_ids])
-    attention_mask = (torch.arange(source.shape[1]) < lengths[:, None]).long()
-    return Batch(source, attention_mask, pad(labels, IGNORED_LABEL))
+    input_ids = _pad(source, pad_token_id)
+    attention_mask = torch.from_numpy(_is_real(source).astype(np.int64))
+    return Batch(input_ids, attention_mask, _pad(target, IGNORED_LABEL))
+
+
+def _is_real(side: Side) -> np.ndarray:
+    return np.arange(side.lengths.max(initial=1)) < side.lengths[:, None]
+
+
+def _pad(side: Side, value: int) -> torch.Tensor:
+    """Lay rows of ids out as (B, longest), filled up with `value`."""
+    is_real = _is_real(side)
+    padded = np.full(is_real.shape, value, dtype=np.int64)
+    padded[is_real] = side.ids
+    return torch.from_numpy(padded)

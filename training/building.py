@@ -1,14 +1,12 @@
-"""What a run starts from: the model's config, its tokenizer, and a freshly initialized model that fits both."""
+"""What a run starts from: the model's config, and a freshly initialized model that fits the tokenizer."""
 
 import difflib
 from pathlib import Path
 
-from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
 from training.settings import ROOT, TrainingSettings, UserError
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani.tokenization import train_tokenizer
 
 
 def load_config(settings: TrainingSettings) -> VaswaniConfig:
@@ -32,28 +30,6 @@ def load_config(settings: TrainingSettings) -> VaswaniConfig:
     if not isinstance(config, VaswaniConfig):
         raise UserError(f"config_name={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")
     return config
-
-
-def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that was named, or train the shared one on both sides of the training text.
-
-    Raises
-    ------
-    UserError
-        If the named one is missing or lacks ``</s>`` or ``<pad>``, or the text does not support the vocabulary size.
-    """
-    try:
-        if settings.tokenizer_name is None:
-            sides = (side for rows in train_text.iter(batch_size=1000) for side in rows.values())
-            sentences = (sentence or "" for side in sides for sentence in side)
-            return train_tokenizer(sentences, settings.vocab_size)
-        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer_name)
-    except (OSError, ValueError) as error:
-        name = "" if settings.tokenizer_name is None else f"tokenizer_name={settings.tokenizer_name!r}: "
-        raise UserError(f"{name}{error}") from error
-    if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
-        raise UserError(f"tokenizer_name={settings.tokenizer_name!r} must have an end-of-sentence and a padding token")
-    return tokenizer
 
 
 def build_model(

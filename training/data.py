@@ -1,233 +1,235 @@
-"""Parallel text in, encoded pairs out: from the Hub, a local folder or one's own files to memory-mapped Arrow tables.
+"""Text in, encoded pairs out (section 5.1): vocabulary, ids, what is kept, as memory-mapped Arrow tables.
 
-Everything that can be wrong with text is found here, before training starts. The corpus is never a Python list.
+What is made is cached by what it was made from, so that a later run, or another process of this one, finds it ready.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import datasets
 import numpy as np
-from datasets import Dataset, DatasetDict
+import pyarrow as pa
+import xxhash
+from datasets import Dataset, DatasetDict, Features, List, Value, config
 from datasets.exceptions import DatasetGenerationError
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from tqdm.auto import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from training import grammar
+from training.reading import load_text
 from training.settings import TrainingSettings, UserError
+from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 
 
-SPLITS = ("train", "validation", "test")
 DROP_REASONS = ("kept", "empty", "too long", "unbalanced")
+PAIRS_AT_A_TIME = 5000
+
+# Part of what the caches are named by: to be raised when the same text and settings give something else.
+VOCABULARY_VERSION = 1
+ENCODING_VERSION = 1
+
+FEATURES = Features(
+    input_ids=List(Value("int32")),
+    labels=List(Value("int32")),
+    source_length=Value("int32"),
+    target_length=Value("int32"),
+)
 
 
-def load_text(settings: TrainingSettings) -> DatasetDict:
-    """Read the parallel text of all splits, as columns `source` and `target`.
+class Prepared(NamedTuple):
+    """All that a run reads: every split as text and as usable encoded pairs, and what was dropped of it and why."""
 
-    Returns
-    -------
-    DatasetDict
-        With "train", "validation" and, where there is one, "test".
+    text: DatasetDict
+    tokenizer: PreTrainedTokenizerBase
+    encoded: DatasetDict
+    counts: dict[str, dict[str, int]]
+
+
+class Side(NamedTuple):
+    """One language of some pairs: the ids of all sentences in a row, and the length of each sentence."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+def prepare(settings: TrainingSettings) -> Prepared:
+    """Read the text, load or train the tokenizer, and encode all splits, or take from the cache what is there.
 
     Raises
     ------
     UserError
-        If a dataset, configuration, split, language or file is missing or cannot be read.
+        If something is missing or unfit, or the cache cannot be written.
     """
-    if settings.dataset_name == "grammar":
-        corpus = grammar.write_corpus(Path(settings.output_dir) / "corpus")
-        files = {split: [str(corpus / f"{split}.tsv")] for split in SPLITS}
-    else:
-        files = {split: getattr(settings, f"{split}_file") for split in SPLITS}
-    if any(files.values()):
-        raw = {split: read_files(paths, settings) for split, paths in files.items() if paths}
-    else:
-        raw = _load_dataset(settings)
-    limits = dict.fromkeys(SPLITS, settings.max_eval_samples) | {"train": settings.max_train_samples}
-    splits = DatasetDict()
-    for split, rows in raw.items():
-        rows = rows if limits[split] is None else rows.select(range(min(limits[split], len(rows))))
-        splits[split] = _as_source_and_target(rows, split, settings)
-    return splits
-
-
-def _load_dataset(settings: TrainingSettings) -> dict[str, Dataset]:
-    name, config = settings.dataset_name, settings.dataset_config_name
     try:
-        configs = datasets.get_dataset_config_names(name)
-    except Exception as error:  # the library raises a dozen kinds, down to the HTTP client's
-        raise UserError(
-            f"dataset_name={name!r} is neither a local folder nor a dataset that can be reached on the Hub: {error}"
-        ) from error
-    if config is None and len(configs) > 1:
-        raise UserError(f"dataset_config_name is missing: {name!r} has {', '.join(map(repr, configs))}")
-    if config is not None and config not in configs:
-        raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
-    loaded = datasets.load_dataset(name, config)
-    for split in SPLITS[:2]:
-        if split not in loaded:
-            raise UserError(f"the dataset {name!r} has no split {split!r}, only {', '.join(map(repr, loaded))}")
-    return {split: loaded[split] for split in SPLITS if split in loaded}
+        text = load_text(settings)
+        tokenizer = load_tokenizer(settings, text["train"])
+        encoded, counts = DatasetDict(), {}
+        for split, rows in text.items():
+            encoded[split], counts[split] = encode(rows, tokenizer, settings, split)
+    except (OSError, DatasetGenerationError) as error:
+        cache = config.HF_DATASETS_CACHE
+        raise UserError(f"the data cannot be prepared in {cache}: {error.__cause__ or error}") from error
+    return Prepared(text, tokenizer, encoded, counts)
 
 
-def _as_source_and_target(rows: Dataset, split: str, settings: TrainingSettings) -> Dataset:
-    """Take both languages out of a `translation` column of dicts, or out of one column each."""
-    source, target = settings.source_lang, settings.target_lang
-    if "translation" in rows.column_names:
-        rows = rows.select_columns("translation").flatten()
-        rows = rows.rename_columns({name: name.removeprefix("translation.") for name in rows.column_names})
-    for name, language in (("source_lang", source), ("target_lang", target)):
-        if language not in rows.column_names:
-            raise UserError(
-                f"{name}={language!r} must be one of the columns of the {split} text: "
-                + ", ".join(map(repr, rows.column_names))
-            )
-    return rows.select_columns([source, target]).rename_columns({source: "source", target: "target"})
+def _cache_path(suffix: str, *origins: object) -> Path:
+    """Name the cache file of what is made from `origins`, which JSON can hold."""
+    key = xxhash.xxh3_128_hexdigest(json.dumps(origins).encode())
+    return Path(config.HF_DATASETS_CACHE) / "vaswani" / (key + suffix)
 
 
-def read_files(paths: list[str], settings: TrainingSettings) -> Dataset:
-    """Read one's own parallel text into columns named by language.
+def _write(path: Path, text: str) -> None:
+    """Write a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that was named, or train the shared one on both sides of the training text.
+
+    Raises
+    ------
+    UserError
+        If the named one is missing, slow or lacks ``</s>`` or ``<pad>``, or the text does not support the vocabulary
+        size.
+    """
+    name = settings.tokenizer_name
+    if name is None:
+        return _load_own_tokenizer(settings.vocab_size, train_text)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise UserError(f"tokenizer_name={name!r}: {error}") from error
+    if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
+        raise UserError(f"tokenizer_name={name!r} must have an end-of-sentence and a padding token")
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer_name={name!r} is a {type(tokenizer).__name__}: it must have a tokenizer.json")
+    return tokenizer
+
+
+def _load_own_tokenizer(vocab_size: int, train_text: Dataset) -> PreTrainedTokenizerBase:
+    path = _cache_path(".tokenizer.json", VOCABULARY_VERSION, train_text._fingerprint, vocab_size)
+    if not path.exists():
+        try:
+            trained = train_tokenizer(_sentences(train_text), vocab_size)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        _write(path, trained.backend_tokenizer.to_str())
+    return wrap_tokenizer(Tokenizer.from_file(str(path)))
+
+
+def _sentences(rows: Dataset) -> Iterator[str]:
+    """Yield the sentences of both sides, showing how far it has come."""
+    with tqdm(total=len(rows), desc="Training the vocabulary", unit=" pairs") as progress:
+        for table in rows.with_format("arrow").iter(PAIRS_AT_A_TIME):
+            for side in table.columns:
+                yield from (sentence or "" for sentence in side.to_pylist())
+            progress.update(len(table))
+        progress.set_postfix_str("read, now merging")
+
+
+def encode(
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TrainingSettings, split: str
+) -> tuple[Dataset, dict[str, int]]:
+    """Encode the pairs of a split on all cores, and drop those that are of no use.
 
     Parameters
     ----------
-    paths : list of str
-        One ``.tsv`` (two columns, source first, or a header line of language codes), ``.jsonl`` or ``.json`` (a line
-        an object, flat or with `translation`) or ``.parquet`` file; or two text files with a line a sentence, whose
-        names may end in their language codes and otherwise are source, then target.
+    rows : Dataset
+        Columns `source` and `target`.
+    tokenizer : PreTrainedTokenizerBase
+        A fast one.
+    settings : TrainingSettings
+        For the limits.
+    split : str
+        Its name, for the progress bar.
+
+    Returns
+    -------
+    encoded : Dataset
+        What is kept: columns `input_ids` and `labels` (each ending in ``</s>``), `source_length`, `target_length`.
+    counts : dict of str to int
+        Pairs per entry of `DROP_REASONS`.
 
     Raises
     ------
     UserError
-        If a file is missing, not UTF-8 (with the line), not of its form (with the line), or of another length.
+        If there is nothing, or nothing is left.
     """
-    for path in paths:
-        if not Path(path).is_file():
-            raise UserError(f"the file {path} does not exist")
-    languages = settings.source_lang, settings.target_lang
-    if len(paths) == 2:
-        suffixes = tuple(Path(path).suffix.removeprefix(".") for path in paths)
-        paths = paths[::-1] if suffixes == languages[::-1] else paths
-        rows = _read_aligned
-    elif len(paths) > 2:
-        raise UserError(f"{len(paths)} files given, {', '.join(paths)}: must be one, or two aligned text files")
-    elif Path(paths[0]).suffix == ".parquet":
-        return Dataset.from_parquet(paths[0])
-    else:
-        readers = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl}
-        rows = readers.get(Path(paths[0]).suffix)
-    if rows is None:
-        raise UserError(
-            f"the file {paths[0]} must end in .tsv, .jsonl, .json or .parquet, or be one of two text files"
-        )
-    return _build(rows, paths, languages)
+    limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
+    backend = _reset(tokenizer)
+    origins = ENCODING_VERSION, rows._fingerprint, backend.to_str(), tokenizer.split_special_tokens, limits
+    path, counted = _cache_path(".arrow", *origins), _cache_path(".counts.json", *origins)
+    totals = np.zeros(len(DROP_REASONS), dtype=np.int64)
+
+    def encode_and_count(table: pa.Table) -> pa.Table:
+        encoded, drop = encode_table(table, backend, limits)
+        totals[:] += np.bincount(drop, minlength=len(totals))
+        return encoded.filter(pa.array(drop == 0))
+
+    if not len(rows):
+        raise UserError(f"there is no pair in {split}")
+    encoded = rows.with_format("arrow").map(
+        encode_and_count,
+        batched=True,
+        batch_size=PAIRS_AT_A_TIME,
+        writer_batch_size=PAIRS_AT_A_TIME,
+        remove_columns=rows.column_names,
+        features=FEATURES,
+        cache_file_name=str(path),
+        new_fingerprint=path.stem,
+        load_from_cache_file=counted.exists(),  # written last, so the pairs are complete
+        desc=f"Encoding {split}",
+    )
+    if totals.any():
+        _write(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
+    counts = json.loads(counted.read_text(encoding="utf-8"))
+    if not counts["kept"]:
+        raise UserError(f"no usable pair is left of {len(rows):,} in {split}: {describe(counts)}")
+    return encoded.with_format(None), counts
 
 
-def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
-    """Write rows to the cache as an Arrow file; the files' sizes and times are part of its name."""
-    stamps = [(Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in paths]
-    if next(rows(paths, languages), None) is None:
-        raise UserError(f"the file {paths[0]} holds no pair: it must hold at least one")
-    arguments = {"rows": rows, "paths": tuple(paths), "languages": languages, "stamps": tuple(stamps)}
-    features = datasets.Features(dict.fromkeys(languages, datasets.Value("string")))
-    try:
-        return Dataset.from_generator(_call, features=features, gen_kwargs=arguments)
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        raise
+def _reset(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return what does the work in a tokenizer, set as transformers sets it for a plain call.
+
+    Called directly, it is twice as fast: no offsets, masks and dicts are made.
+    """
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend
 
 
-def _call(rows: Callable[..., Iterator[dict]], paths: tuple, languages: tuple, stamps: tuple) -> Iterator[dict]:
-    del stamps
-    yield from rows(paths, languages)
+def encode_table(table: pa.Table, backend: Tokenizer, limits: tuple[int, int, float]) -> tuple[pa.Table, np.ndarray]:
+    """Encode pairs, and judge each.
 
-
-def _lines(path: str) -> Iterator[str]:
-    """Yield lines ended by a line feed alone: other separators of Unicode may stand within a sentence."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path} is not UTF-8 in line {number}: {error.reason}") from error
-
-
-def _read_aligned(paths: tuple[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    counts = [sum(1 for _ in _lines(path)) for path in paths]
-    if counts[0] != counts[1]:
-        raise UserError(
-            f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: aligned files must have equal numbers"
-        )
-    for sentences in zip(*map(_lines, paths), strict=True):
-        yield dict(zip(languages, sentences, strict=True))
-
-
-def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    columns: list[str] = list(languages)
-    for number, line in enumerate(_lines(paths[0]), start=1):
-        fields = line.split("\t")
-        if number == 1 and set(languages) <= set(fields):
-            columns = fields
-        elif len(fields) != len(columns):
-            raise UserError(
-                f"{paths[0]} has {len(fields)} columns in line {number}, where {len(columns)} are expected"
-            )
-        else:
-            yield {language: fields[columns.index(language)] for language in languages}
-
-
-def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for number, line in enumerate(_lines(paths[0]), start=1):
-        try:
-            row = json.loads(line)
-            row = row.get("translation", row)
-            yield {language: row[language] for language in languages}
-        except (json.JSONDecodeError, AttributeError) as error:
-            raise UserError(f"{paths[0]} has no JSON object in line {number}: {error}") from error
-        except KeyError as error:
-            raise UserError(f"{paths[0]} has no key {error} in line {number}") from error
-
-
-def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TrainingSettings, split: str) -> Dataset:
-    """Encode the pairs of a split, and judge each.
+    Parameters
+    ----------
+    table : Table
+        Columns `source` and `target`.
+    backend : Tokenizer
+    limits : tuple
+        The last three arguments of `judge`.
 
     Returns
     -------
-    Dataset
-        Columns `input_ids` and `labels` (each ending in ``</s>``), `source_length`, `target_length`, and `drop`, an
-        index into `DROP_REASONS`.
+    encoded : Table
+        All pairs, with the columns of `FEATURES`.
+    drop : ndarray
+        What `judge` returns.
     """
-    limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
-
-    def encode_batch(batch: dict[str, list[str | None]]) -> dict[str, Any]:
-        sides = [[sentence or "" for sentence in batch[side]] for side in ("source", "target")]
-        ids = [tokenizer(side, return_attention_mask=False).input_ids for side in sides]
-        lengths = [np.array([len(row) for row in side], dtype=np.int32) for side in ids]
-        empty = np.array([not (source.strip() and target.strip()) for source, target in zip(*sides, strict=True)])
-        return {
-            "input_ids": ids[0],
-            "labels": ids[1],
-            "source_length": lengths[0],
-            "target_length": lengths[1],
-            "drop": judge(*lengths, empty, *limits),
-        }
-
-    features = datasets.Features(
-        input_ids=datasets.List(datasets.Value("int32")),
-        labels=datasets.List(datasets.Value("int32")),
-        source_length=datasets.Value("int32"),
-        target_length=datasets.Value("int32"),
-        drop=datasets.Value("int8"),
-    )
-    return rows.map(
-        encode_batch,
-        batched=True,
-        remove_columns=rows.column_names,
-        features=features,
-        num_proc=settings.preprocessing_num_workers,
-        desc=f"Encoding {split}",
-    )
+    sides = [[sentence or "" for sentence in table[side].to_pylist()] for side in ("source", "target")]
+    ids = [encoding.ids for encoding in backend.encode_batch_fast(sides[0] + sides[1])]
+    lengths = np.fromiter(map(len, ids), np.int32, len(ids)).reshape(2, -1)
+    empty = np.array([not (source.strip() and target.strip()) for source, target in zip(*sides, strict=True)])
+    columns = [ids[: len(table)], ids[len(table) :], *lengths]
+    encoded = pa.table(list(map(pa.array, columns, FEATURES.arrow_schema.types)), names=list(FEATURES))
+    return encoded, judge(*lengths, empty, *limits)
 
 
 def judge(
@@ -255,28 +257,30 @@ def judge(
     ).astype(np.int8)
 
 
-def keep_usable(encoded: Dataset) -> tuple[Dataset, dict[str, int]]:
-    """Drop the pairs that `encode` judged unusable.
-
-    Returns
-    -------
-    rows : Dataset
-        What is kept.
-    counts : dict of str to int
-        Pairs per entry of `DROP_REASONS`.
-
-    Raises
-    ------
-    UserError
-        If nothing is left.
-    """
-    drop = np.asarray(encoded.with_format("numpy")["drop"][:])
-    counts = dict(zip(DROP_REASONS, np.bincount(drop, minlength=len(DROP_REASONS)).tolist(), strict=True))
-    if not counts["kept"]:
-        raise UserError(f"no usable pair is left of {len(drop)}: {describe(counts)}")
-    return encoded.select(np.flatnonzero(drop == 0)), counts
-
-
 def describe(counts: dict[str, int]) -> str:
     """Say in words what was kept and dropped."""
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+
+
+def lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of all sources and of all targets, two (N,) arrays of int32."""
+    table = encoded.with_format("arrow")[:]
+    return table["source_length"].to_numpy(), table["target_length"].to_numpy()
+
+
+def read_pairs(encoded: Dataset, indices: np.ndarray) -> tuple[Side, Side]:
+    """Read pairs, in the order of `indices`: their sources and their targets."""
+    table = encoded.with_format("arrow")[indices]
+    sides = (table[name].combine_chunks() for name in ("input_ids", "labels"))
+    source, target = (Side(side.flatten().to_numpy(), side.value_lengths().to_numpy()) for side in sides)
+    return source, target
+
+
+def fingerprint(encoded: Dataset) -> str:
+    """Hash ids and lengths of all pairs; where and how they are stored does not matter."""
+    digests = {name: xxhash.xxh3_128() for name in FEATURES}
+    for table in encoded.with_format("arrow").iter(PAIRS_AT_A_TIME):
+        for name, digest in digests.items():
+            for chunk in table[name].chunks:
+                digest.update((chunk.flatten() if pa.types.is_list(chunk.type) else chunk).to_numpy())
+    return xxhash.xxh3_128_hexdigest(b"".join(digest.digest() for digest in digests.values()))

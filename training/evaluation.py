@@ -1,7 +1,7 @@
 """Judge a model on a split: teacher-forced likelihood, and translations against their references."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sacrebleu
@@ -10,8 +10,10 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training.batching import collate, plan_epoch
+from training.batching import collate, cut, plan_epoch
+from training.data import lengths, read_pairs
 from training.loss import label_smoothed_sums
+from training.stopping import Interrupted
 from vaswani.pipeline_vaswani import EXTRA_TARGET_TOKENS
 
 
@@ -21,6 +23,7 @@ def translate(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
     max_tokens: int = 4096,
+    stop: Callable[[], str | None] = lambda: None,
     **generate_kwargs: Any,
 ) -> list[str]:
     """Translate sentences, sorted by length into batches of at most `max_tokens` padded source tokens.
@@ -29,19 +32,24 @@ def translate(
     -------
     list of str
         In the order of `sentences`.
+
+    Raises
+    ------
+    Interrupted
+        As soon as `stop` gives a reason.
     """
     encoded = tokenizer(list(sentences)).input_ids
     order = sorted(range(len(encoded)), key=lambda index: -len(encoded[index]))
     translations = [""] * len(encoded)
     progress = tqdm(total=len(encoded), desc="Translating", unit="sentence", leave=False)
     while order:
+        _raise_if(stop())
         longest = len(encoded[order[0]])
         size = max(1, max_tokens // longest)
         indices, order = order[:size], order[size:]
-        batch = collate([encoded[index] for index in indices], [[]] * len(indices), tokenizer.pad_token_id)
+        batch = tokenizer.pad({"input_ids": [encoded[index] for index in indices]}, return_tensors="pt")
         output = model.generate(
-            input_ids=batch.input_ids.to(model.device),
-            attention_mask=batch.attention_mask.to(model.device),
+            **batch.to(model.device),
             **({"max_new_tokens": longest + EXTRA_TARGET_TOKENS} | generate_kwargs),
         )
         for index, text in zip(indices, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
@@ -51,15 +59,22 @@ def translate(
     return translations
 
 
+def _raise_if(reason: str | None) -> None:
+    if reason is not None:
+        raise Interrupted(reason)
+
+
 @torch.no_grad()
-def negative_log_likelihood(model: PreTrainedModel, encoded: Dataset, max_tokens: int) -> float:
+def negative_log_likelihood(
+    model: PreTrainedModel, encoded: Dataset, max_tokens: int, stop: Callable[[], str | None] = lambda: None
+) -> float:
     """Return the mean over target tokens of -ln p(token), teacher-forced and not smoothed."""
-    lengths = encoded.with_format("numpy")
-    plan = plan_epoch(lengths["source_length"][:], lengths["target_length"][:], max_tokens, seed=0, epoch=0)
+    sides = lengths(encoded)
+    plan = plan_epoch(*sides, max_tokens, seed=0, epoch=0)
     nll = tokens = 0.0
-    for indices in plan:
-        rows = encoded[indices]
-        batch = collate(rows["input_ids"], rows["labels"], model.config.pad_token_id)
+    for indices in (batch for groups in plan for batch in cut(groups, *sides, max_tokens)):
+        _raise_if(stop())
+        batch = collate(*read_pairs(encoded, indices), model.config.pad_token_id)
         input_ids, attention_mask, labels = (tensor.to(model.device) for tensor in batch)
         decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
         logits = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False).logits
@@ -95,6 +110,7 @@ def evaluate(
     text: Dataset,
     encoded: Dataset,
     max_tokens: int,
+    stop: Callable[[], str | None] = lambda: None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Judge a model on one split: all of its text is translated, its usable pairs give the likelihood.
 
@@ -103,13 +119,20 @@ def evaluate(
     row : dict
         `nll`, what `score` returns, `decoding`, and `seconds`.
     translations : list of str
+
+    Raises
+    ------
+    Interrupted
+        As soon as `stop` gives a reason.
     """
     started = time.perf_counter()
     training = model.training
     model.eval()
-    nll = negative_log_likelihood(model, encoded, max_tokens)
-    sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
-    translations = translate(model, tokenizer, sources, do_sample=False, num_beams=1)
-    model.train(training)
+    try:
+        nll = negative_log_likelihood(model, encoded, max_tokens, stop)
+        sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
+        translations = translate(model, tokenizer, sources, stop=stop, do_sample=False, num_beams=1)
+    finally:
+        model.train(training)
     row = {"nll": round(nll, 4), **score(translations, references), "decoding": "greedy"}
     return row | {"seconds": round(time.perf_counter() - started, 1)}, translations

@@ -1,6 +1,7 @@
 """What a run leaves behind and shows: its directory, `metrics.jsonl`, a progress bar, and sample translations."""
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -16,6 +17,7 @@ import torch
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
+from training.checkpoints import check_checkpoint
 from training.settings import ROOT, TrainingSettings, UserError, parse_settings, write_recipe
 
 
@@ -38,10 +40,14 @@ def claim_output_dir(settings: TrainingSettings) -> Path:
         probe.unlink()
     except OSError as error:
         raise UserError(f"output_dir={settings.output_dir!r} cannot be written to: {error}") from error
-    if _holds_run(directory) and not settings.overwrite_output_dir:
+    if settings.resume_from_checkpoint not in (None, "latest"):
+        check_checkpoint(directory / "checkpoints", settings.resume_from_checkpoint)
+    replaces = settings.overwrite_output_dir or settings.resume_from_checkpoint
+    if _holds_run(directory) and not replaces:
         raise UserError(
-            f"output_dir={settings.output_dir!r} already holds a run{_difference(directory, settings)}: "
-            "choose another directory, or replace that run with --overwrite_output_dir"
+            f"output_dir={settings.output_dir!r} already holds a run{_difference(directory, settings)}: choose "
+            "another directory, go on with --resume_from_checkpoint latest, or replace that run with "
+            "--overwrite_output_dir"
         )
     return directory
 
@@ -56,9 +62,7 @@ def _difference(directory: Path, settings: TrainingSettings) -> str:
     if not recipe.exists():
         return ""
     there, here = (parse_settings([str(recipe)]), settings)
-    names = [
-        name for name in vars(here) if name != "overwrite_output_dir" and getattr(there, name) != getattr(here, name)
-    ]
+    names = [name for name in vars(here) if getattr(there, name) != getattr(here, name)]
     if not names:
         return " of the same recipe"
     differences = (f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names)
@@ -104,7 +108,7 @@ class Logbook:
     Parameters
     ----------
     directory : Path
-        The run's output directory. What an earlier run left there is removed.
+        The run's output directory. What an earlier run left there is removed, unless it is to be resumed.
     accelerator : Accelerator
         Only its main process writes and shows anything.
     settings : TrainingSettings
@@ -118,10 +122,36 @@ class Logbook:
             total=settings.max_steps, desc="Training", unit="step", disable=not accelerator.is_main_process
         )
         if accelerator.is_main_process:
-            for name in ("checkpoints", "model"):
-                shutil.rmtree(directory / name, ignore_errors=True)
-            self.path.write_text("", encoding="utf-8")
+            if not settings.resume_from_checkpoint:
+                for name in ("checkpoints", "model"):
+                    shutil.rmtree(directory / name, ignore_errors=True)
+                self.path.write_text("", encoding="utf-8")
+            (directory / "checkpoints").mkdir(exist_ok=True)
             write_recipe(settings, describe_run(accelerator), directory / "recipe.toml")
+
+    def rewind(self, step: int, evaluated: Sequence[int]) -> None:
+        """Go back to where a checkpoint was saved: what was logged later will be logged again.
+
+        Parameters
+        ----------
+        step : int
+            The checkpoint's.
+        evaluated : sequence of int
+            Steps whose evaluation the checkpoint knows of.
+        """
+        if not self.accelerator.is_main_process:
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # cut off when the process was killed
+                break
+            if row["step"] < step or (row["step"] == step and ("split" not in row or step in evaluated)):
+                kept.append(line + "\n")
+        self.path.write_text("".join(kept), encoding="utf-8")
+        self.progress.n = self.progress.last_print_n = self.progress.initial = step
+        self.progress.refresh()
 
     def log(self, row: dict[str, Any]) -> None:
         """Append one row to the metrics and, for training rows, show it at the progress bar."""
@@ -134,8 +164,8 @@ class Logbook:
         self.accelerator.log(values, step=row["step"])
         if split == "train":
             self.progress.set_postfix(
-                loss=f"{row['loss']:.3f}",
-                nll=f"{row['nll']:.3f}",
+                loss=f"{row['loss'] or math.nan:.3f}",
+                nll=f"{row['nll'] or math.nan:.3f}",
                 lr=f"{row['learning_rate']:.1e}",
                 tokens_per_second=f"{row['target_tokens_per_second']:,.0f}",
             )

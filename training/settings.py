@@ -73,6 +73,16 @@ class TrainingSettings:
     max_tokens_per_batch: int = _setting(
         "Real tokens of an update over all processes, on either side (section 5.1: 25,000).", default=25_000
     )
+    length_groups: int = _setting(
+        "Groups of similar length that an update is made of (section 5.1: 1; the original code: one a GPU, 8). More "
+        "mix the lengths and need less padding, but are smaller.",
+        default=1,
+    )
+    max_tokens_per_device: int = _setting(
+        "Positions, padding included, that a device computes at a time, on either side; bounds its memory. An update "
+        "that has more is accumulated.",
+        default=8192,
+    )
     warmup_steps: int = _setting("Updates of linear warm-up (section 5.3: 4,000).", default=4000)
     learning_rate_factor: float = _setting("Factor on Eq. 3 of section 5.3.", default=1.0)
     adam_beta1: float = _setting("Adam's first decay (section 5.3).", default=0.9)
@@ -86,12 +96,34 @@ class TrainingSettings:
         "Attention of transformers to train with: 'sdpa', 'eager' (faster on a processor with short sentences), ...",
         default="sdpa",
     )
+    tf32: bool = _setting("Whether float32 matrix products may use TensorFloat-32 on a GPU.", default=False)
+    torch_compile: bool = _setting("Whether to compile the model (for GPUs; slower on processors).", default=False)
+    dataloader_num_workers: int | None = _setting(
+        "Processes that load batches for each training process; none means 2 beside a GPU, else 0.", default=None
+    )
     seed: int = _setting("Seed of initialization, order and dropout.", default=2017)
+
+    # When to stop
+    max_time: float | None = _setting(
+        "Minutes after which the run saves a checkpoint and ends, to be resumed: for clusters.", default=None
+    )
+    early_stopping_patience: int | None = _setting(
+        "Stop after so many evaluations on validation without a better metric_for_best_model.", default=None
+    )
+    metric_for_best_model: Literal["nll", "sacrebleu", "sacrebleu_lowercased", "chrf"] = _setting(
+        "What early stopping looks at: lower is better for nll, higher for the others.", default="nll"
+    )
+    resume_from_checkpoint: str | None = _setting(
+        "Go on from a checkpoint of output_dir: its path, or 'latest' for the newest good one.", default=None
+    )
 
     # What to report
     logging_steps: int = _setting("Updates between two log rows.", default=100)
     eval_steps: int = _setting("Updates between two evaluations on validation; 0 means at the end only.", default=5000)
     save_steps: int = _setting("Updates between two checkpoints; 0 means none.", default=1500)
+    save_minutes: float = _setting(
+        "Minutes between two checkpoints, instead of save_steps (section 6.1: 10); 0 means save_steps.", default=0.0
+    )
     save_total_limit: int | None = _setting("Keep only so many of the newest checkpoints.", default=None)
     average_checkpoints: int = _setting(
         "Publish the average of so many of the last checkpoints (section 6.1: 5 for base, 20 for big); 1 for none.",
@@ -110,6 +142,11 @@ class TrainingSettings:
                 files = [files] if isinstance(files, str) else files
                 setattr(self, name, [part for entry in files for part in entry.split(",") if part])
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether the run saves checkpoints on its way."""
+        return bool(self.save_steps or self.save_minutes or self.early_stopping_patience)
+
     def validate(self) -> None:
         """Check what can be checked before any data is read.
 
@@ -121,18 +158,22 @@ class TrainingSettings:
         self._validate_data()
         self._validate_checkpoints()
         steps = ("max_steps", "warmup_steps", "logging_steps", "max_tokens_per_batch", "average_checkpoints")
-        self._require((*steps, "vocab_size"), lambda value: value >= 1, "at least 1")
-        self._require(("eval_steps", "save_steps"), lambda value: value >= 0, "at least 0")
+        self._require((*steps, "vocab_size", "length_groups"), lambda value: value >= 1, "at least 1")
+        self._require(("eval_steps", "save_steps", "save_minutes"), lambda value: value >= 0, "at least 0")
+        self._require(("max_time",), lambda value: value is None or value > 0, "above 0 minutes")
+        self._require(("early_stopping_patience",), lambda value: value is None or value >= 1, "at least 1")
+        self._require(("dataloader_num_workers",), lambda value: value is None or value >= 0, "at least 0")
         self._require(("max_source_length", "max_target_length"), lambda value: value >= 2, "at least 2: one and </s>")
         self._require(("label_smoothing", "adam_beta1", "adam_beta2"), lambda value: 0 <= value < 1, "in [0, 1)")
         self._require(("learning_rate_factor", "adam_epsilon"), lambda value: value > 0, "above 0")
         self._require(("max_length_ratio",), lambda value: value > 1, "above 1")
-        for name in ("max_source_length", "max_target_length"):
-            if getattr(self, name) > self.max_tokens_per_batch:
-                raise UserError(
-                    f"max_tokens_per_batch={self.max_tokens_per_batch} must hold the longest sentence that is kept, "
-                    f"but {name}={getattr(self, name)}"
-                )
+        for budget in ("max_tokens_per_batch", "max_tokens_per_device"):
+            for name in ("max_source_length", "max_target_length"):
+                if getattr(self, name) > getattr(self, budget):
+                    raise UserError(
+                        f"{budget}={getattr(self, budget)} must hold the longest sentence that is kept, "
+                        f"but {name}={getattr(self, name)}"
+                    )
 
     def _require(self, names: Iterable[str], allowed: Callable[[Any], bool], rule: str) -> None:
         for name in names:
@@ -151,8 +192,12 @@ class TrainingSettings:
             raise UserError("validation_file is missing: train_file needs one beside it")
 
     def _validate_checkpoints(self) -> None:
-        made = self.max_steps // self.save_steps if self.save_steps > 0 else 0
-        if self.average_checkpoints > max(1, made):
+        if self.early_stopping_patience is not None and self.eval_steps == 0:
+            raise UserError(
+                f"early_stopping_patience={self.early_stopping_patience} needs eval_steps of at least 1, but it is 0"
+            )
+        made = -(-self.max_steps // self.save_steps) if self.save_steps > 0 else 0  # the last update is saved too
+        if self.average_checkpoints > max(1, made) and not self.save_minutes:
             raise UserError(
                 f"average_checkpoints={self.average_checkpoints} must be at most the {made} checkpoints that "
                 f"max_steps={self.max_steps} and save_steps={self.save_steps} make"
@@ -223,6 +268,8 @@ def read_recipe(path: Path) -> list[str]:
 def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) -> None:
     """Write the resolved recipe, which can be run again, and what is known of the run into its ``[run]`` table."""
     lines = ["# The resolved recipe of this run: training/run.py can run it again.", ""]
-    lines += [f"{name} = {json.dumps(value)}" for name, value in vars(settings).items() if value is not None]
+    once = ("overwrite_output_dir", "resume_from_checkpoint")  # these concern one start of the run
+    given = {name: value for name, value in vars(settings).items() if value is not None and name not in once}
+    lines += [f"{name} = {json.dumps(value)}" for name, value in given.items()]
     lines += ["", "[run]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.items()), ""]
     path.write_text("\n".join(lines), encoding="utf-8")

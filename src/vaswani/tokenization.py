@@ -66,6 +66,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bo
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}", special_tokens=[(EOS_TOKEN, tokenizer.token_to_id(EOS_TOKEN))]
     )
+    return wrap_tokenizer(tokenizer)
+
+
+def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Make what `train_tokenizer` trained, or what was saved of it, a tokenizer of transformers."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=EOS_TOKEN,

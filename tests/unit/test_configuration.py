@@ -2,7 +2,8 @@ import dataclasses
 import json
 
 import pytest
-from transformers import AutoConfig
+import torch
+from transformers import AutoConfig, GenerationConfig
 
 from training.settings import ROOT
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
@@ -63,6 +64,18 @@ def test_every_config_that_ships_loads_and_holds_declared_fields_only(path):
     assert json.loads((path.parent / "generation_config.json").read_text())["suppress_tokens"]
 
 
-def test_base_has_the_parameters_of_table_3():
-    model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=40960))
-    assert sum(parameter.numel() for parameter in model.parameters()) == 65_110_016
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "dropout"),
+    [("base-en-de", 37_000, 0.1), ("big-en-de", 37_000, 0.3), ("base-en-fr", 32_000, 0.1), ("big-en-fr", 32_000, 0.1)],
+)
+def test_the_papers_models_are_those_of_table_3(name, vocab_size, dropout):
+    folder = ROOT / "hub_configs" / name
+    config = AutoConfig.from_pretrained(folder)
+    assert (config.vocab_size, config.dropout, config.target_lang) == (vocab_size, dropout, name[-2:])
+    start = GenerationConfig.from_pretrained(folder)
+    assert config.pad_token_id == config.decoder_start_token_id == start.decoder_start_token_id == vocab_size - 1
+    assert (start.suppress_tokens, start.pad_token_id) == ([vocab_size - 1], vocab_size - 1)
+    config.vocab_size = 40_960  # that of the original code for EN-DE, to which the paper's counts fit
+    with torch.device("meta"):
+        model = VaswaniForConditionalGeneration(config)
+    assert model.num_parameters() == (218_300_416 if name.startswith("big") else 65_110_016)

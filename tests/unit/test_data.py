@@ -1,134 +1,70 @@
-import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, concatenate_datasets
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
-from training.data import DROP_REASONS, encode, judge, keep_usable, load_text, read_files
-from training.settings import TrainingSettings, UserError
+from training import data
+from training.data import DROP_REASONS, encode, fingerprint, judge, lengths, prepare, read_pairs
+from training.settings import ROOT, TrainingSettings, UserError
 from vaswani.tokenization import train_tokenizer
 
 
-PAIRS = [
-    ("a b", "c d"),
-    ("line\u2028inside", 'quote " tab-free'),
-    ("  spaced ", "ümlaut 👩‍👩‍👧"),
-    ("", "empty source"),
-]
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """Give every test a cache of its own."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(["a b c"], 258)
 
 
 def settings(**kwargs) -> TrainingSettings:
-    return TrainingSettings(**{"source_lang": "en", "target_lang": "de"} | kwargs)
+    return TrainingSettings(**{"source_lang": "en", "target_lang": "de", "vocab_size": 260} | kwargs)
 
 
-def write(path: Path, text: str | bytes) -> str:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
-    return str(path)
+def from_files(folder: Path, text: str = "ab ab abc\tcd cd cde\n", **kwargs) -> TrainingSettings:
+    path = folder / "text.tsv"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+    return settings(**{f"{split}_file": [str(path)] for split in ("train", "validation")} | kwargs)
 
 
-def write_all_forms(folder: Path) -> dict[str, list[str]]:
-    """Write the same pairs in every form that is read."""
-    sources, targets = ("".join(side + "\n" for side in sides) for sides in zip(*PAIRS, strict=True))
-    rows = [{"en": source, "de": target} for source, target in PAIRS]
-    Dataset.from_list(rows).to_parquet(folder / "flat.parquet")
-    Dataset.from_list([{"translation": row} for row in rows]).to_parquet(folder / "nested.parquet")
-    tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
-    reversed_tsv = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
-    english, german = write(folder / "text.en", sources), write(folder / "text.de", targets)
-    return {
-        "tsv": [write(folder / "plain.tsv", tsv)],
-        "tsv with a header": [write(folder / "header.tsv", reversed_tsv)],
-        "tsv of Windows": [write(folder / "windows.tsv", "\ufeff" + tsv.replace("\n", "\r\n"))],
-        "jsonl": [write(folder / "flat.jsonl", "".join(json.dumps(row) + "\n" for row in rows))],
-        "jsonl nested": [write(folder / "n.jsonl", "".join(json.dumps({"translation": row}) + "\n" for row in rows))],
-        "parquet": [str(folder / "flat.parquet")],
-        "parquet nested": [str(folder / "nested.parquet")],
-        "two files": [english, german],
-        "two files, known by their endings": [german, english],
-        "two files, in order": [write(folder / "a.txt", sources), write(folder / "b.txt", targets)],
-    }
+def pairs(*rows: tuple[str | None, str | None]) -> Dataset:
+    return Dataset.from_dict(dict(zip(("source", "target"), map(list, zip(*rows, strict=True)), strict=True)))
 
 
-def test_every_form_of_ones_own_files_gives_the_same_pairs(tmp_path):
-    for form, paths in write_all_forms(tmp_path).items():
-        text = load_text(settings(train_file=paths, validation_file=paths))
-        assert list(text) == ["train", "validation"], form
-        assert list(zip(text["train"]["source"], text["train"]["target"], strict=True)) == PAIRS, form
+MANY = pairs(*((" ".join("abc" * (number % 7)), "x " * (number % 5)) for number in range(1, 200)))
 
 
-def test_the_direction_can_be_turned_and_samples_limited(tmp_path):
-    paths = write_all_forms(tmp_path)["jsonl"]
-    turned = settings(source_lang="de", target_lang="en", train_file=paths, validation_file=paths, max_train_samples=2)
-    text = load_text(turned)
-    assert text["train"]["source"][:] == [target for _, target in PAIRS[:2]]
-    assert len(text["validation"]) == len(PAIRS)
-
-
-def test_an_empty_file_is_named(tmp_path):
-    paths = [write(tmp_path / "empty.tsv", "")]
-    with pytest.raises(UserError, match=r"empty\.tsv holds no pair"):
-        load_text(settings(train_file=paths, validation_file=paths))
-
-
-def test_a_changed_file_is_read_again(tmp_path):
-    for text in ("one\teins\n", "two\tzwei\nthree\tdrei\n"):
-        path = write(tmp_path / "file.tsv", text)
-        assert len(read_files([path], settings())) == text.count("\n")
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"a.en": "1\n2\n", "a.de": "1\n"}, "a.en has 2 lines but .*a.de has 1"),
-        ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 columns in line 2"),
-        ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
-        ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, "a.jsonl has no key 'de' in line 2"),
-        ({"a.jsonl": "{\n"}, "a.jsonl has no JSON object in line 1"),
-        ({"a.csv": "x,y\n"}, "a.csv must end in .tsv"),
-        ({"a.en": "x\n", "a.de": "x\n", "b.de": "x\n"}, "3 files given"),
-    ],
-)
-def test_bad_files_are_one_clear_sentence(tmp_path, files, message):
-    paths = [write(tmp_path / name, text) for name, text in files.items()]
-    with pytest.raises(UserError, match=message):
-        read_files(paths, settings())
-
-
-def test_a_missing_file_dataset_configuration_split_or_language_is_named(tmp_path):
-    Dataset.from_list([{"translation": {"en": "a", "de": "b"}}]).to_parquet(tmp_path / "hub/x/train-0.parquet")
-    write(
-        tmp_path / "hub/README.md",
-        "---\nconfigs:\n- config_name: x\n  data_files:\n  - split: train\n    path: x/train-*\n"
-        "- config_name: y\n  data_files:\n  - split: train\n    path: x/train-*\n---\n",
-    )
-    hub = str(tmp_path / "hub")
-    for given, message in [
-        ({"train_file": ["absent.tsv"], "validation_file": ["absent.tsv"]}, "absent.tsv does not exist"),
-        ({"dataset_name": str(tmp_path / "none")}, "none' is neither a local folder nor a dataset"),
-        ({"dataset_name": hub}, "dataset_config_name is missing: .* has 'x', 'y'"),
-        ({"dataset_name": hub, "dataset_config_name": "z"}, "dataset_config_name='z' must be one of 'x', 'y'"),
-        ({"dataset_name": hub, "dataset_config_name": "x"}, "has no split 'validation', only 'train'"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            load_text(settings(**given))
-    paths = write_all_forms(tmp_path)["parquet"]
-    with pytest.raises(UserError, match="target_lang='fr' must be one of the columns of the train text: 'en', 'de'"):
-        load_text(settings(target_lang="fr", train_file=paths, validation_file=paths))
-
-
-def test_unusable_pairs_are_dropped_and_counted_by_reason():
-    pairs = [("a b c", "a b"), ("", "a"), ("a", " \t"), ("a " * 20, "a"), ("a", "a " * 9), (None, "a"), ("b", "b")]
-    rows = Dataset.from_dict({"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]})
-    tokenizer = train_tokenizer(["a b c"], 258)
-    encoded = encode(rows, tokenizer, settings(max_source_length=32, max_length_ratio=4.0), "train")
-    kept, counts = keep_usable(encoded)
+def test_unusable_pairs_are_dropped_and_counted_by_reason(tokenizer):
+    rows = [("a b c", "a b"), ("", "a"), ("a", " \t"), ("a " * 20, "a"), ("a", "a " * 9), (None, "a"), ("b", "b")]
+    encoded, counts = encode(pairs(*rows), tokenizer, settings(max_source_length=32, max_length_ratio=4.0), "train")
     assert counts == {"kept": 2, "empty": 3, "too long": 1, "unbalanced": 1}
-    assert [tokenizer.decode(ids, skip_special_tokens=True) for ids in kept["input_ids"]] == ["a b c", "b"]
-    assert all(ids[-1] == tokenizer.eos_token_id for ids in kept["labels"])
-    assert kept["source_length"][:] == [len(ids) for ids in kept["input_ids"]]
-    with pytest.raises(UserError, match="no usable pair is left of 1: 0 kept, 1 empty"):
-        keep_usable(encoded.select([1]))
+    assert [tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded["input_ids"]] == ["a b c", "b"]
+    assert all(ids[-1] == tokenizer.eos_token_id for ids in encoded["labels"])
+    assert encoded["source_length"][:] == [len(ids) for ids in encoded["input_ids"]]
+
+
+@pytest.mark.parametrize("rows", [pairs(("", "a")), pairs((None, None))])
+def test_nothing_left_is_an_error_the_second_time_too(rows, tokenizer):
+    for _ in range(2):
+        with pytest.raises(UserError, match="no usable pair is left of 1 in test: 0 kept, 1 empty"):
+            encode(rows, tokenizer, settings(), "test")
+
+
+def test_no_pair_at_all_is_an_error(tokenizer):
+    with pytest.raises(UserError, match="there is no pair in test"):
+        encode(MANY.select([]), tokenizer, settings(), "test")
 
 
 def test_the_first_reason_counts_and_lengths_are_counted_without_the_end():
@@ -138,32 +74,148 @@ def test_the_first_reason_counts_and_lengths_are_counted_without_the_end():
     assert reasons == ["kept", "empty", "too long", "kept", "unbalanced"]
 
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+def test_ids_are_those_of_a_call_of_the_tokenizer(tokenizer, monkeypatch):
+    monkeypatch.setattr(data, "PAIRS_AT_A_TIME", 3)
+    texts = ["a b", "</s> <pad>", " ümlaut 👩‍👩‍👧 ", "c " * 50, "line\u2028", "a", "b"]
+    tokenizer.backend_tokenizer.enable_truncation(3)  # as a tokenizer.json may have been saved
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    encoded, _ = encode(pairs(*zip(texts, texts[::-1], strict=True)), tokenizer, settings(max_length_ratio=99), "x")
+    assert encoded["input_ids"][:] == tokenizer(texts).input_ids
+    assert encoded["labels"][:] == tokenizer(texts[::-1]).input_ids
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data sets are not beside this checkout")
+def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tmp_path, cache, monkeypatch):
+    given = from_files(tmp_path, "ab ab abc\tcd cd cde\n\tno source\n")
+    files = [f"--{split}_file={tmp_path / 'text.tsv'}" for split in ("train", "validation")]
+    program = "import sys; from training import data, settings; data.prepare(settings.parse_settings(sys.argv[1:]))"
+    flags = ["--source_lang=en", "--target_lang=de", "--vocab_size=260", *files]
+    environment = os.environ | {"HF_DATASETS_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", program, *flags], cwd=ROOT, env=environment, check=True)
+    left = {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()}
+    assert sorted("".join(path.suffixes) for path in left) == [".arrow", ".counts.json", ".tokenizer.json"]
+
+    monkeypatch.setattr(data, "train_tokenizer", None)
+    monkeypatch.setattr(data, "encode_table", None)
+    text, tokenizer, encoded, counts = prepare(given)
+    assert {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()} == left
+    assert encoded["train"].cache_files[0]["filename"] in map(str, left)
+    assert counts["train"] == counts["validation"] == {"kept": 1, "empty": 1, "too long": 0, "unbalanced": 0}
+    assert tokenizer.decode(encoded["train"][0]["labels"], skip_special_tokens=True) == text["train"][0]["target"]
+
+
 @pytest.mark.parametrize(
-    ("name", "config", "languages", "lines"),
+    ("changed", "trained", "encoded"),
     [
-        ("multi30k", "en-de", ("en", "de"), (29_000, 1_014, 1_000)),
-        ("wmt14", "de-en", ("en", "de"), (223_859, 3_000, 3_003)),
-        ("wmt14", "de-en", ("de", "en"), (223_859, 3_000, 3_003)),
-        ("wmt14", "fr-en", ("en", "fr"), (751_833, 3_000, 3_003)),
+        ({}, 0, 0),
+        ({"text": "ab ab abc\tcd cd cdf\n"}, 1, 1),
+        ({"vocab_size": 259}, 1, 1),
+        ({"max_source_length": 99}, 0, 1),
+        ({"max_target_length": 99}, 0, 1),
+        ({"max_length_ratio": 5.0}, 0, 1),
     ],
 )
-def test_real_text_in_the_hubs_layout_is_read_in_either_direction(name, config, languages, lines):
-    source, target = languages
-    given = settings(
-        dataset_name=str(SHARED / name), dataset_config_name=config, source_lang=source, target_lang=target
+def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, monkeypatch):
+    prepare(from_files(tmp_path))
+    calls = []
+    for function in (data.train_tokenizer, data.encode_table):
+        monkeypatch.setattr(data, function.__name__, lambda *args, f=function: calls.append(f) or f(*args))
+    prepare(from_files(tmp_path, **changed))
+    assert calls.count(train_tokenizer) == trained
+    assert len(calls) - trained == encoded
+
+
+def test_an_unfinished_cache_is_made_again(tokenizer, cache):
+    first, counts = encode(MANY, tokenizer, settings(), "train")
+    expected = first[:]
+    (counted,) = (cache / "vaswani").glob("*.counts.json")
+    counted.unlink()  # written last: that run ended before it
+    Path(first.cache_files[0]["filename"]).write_bytes(b"")
+    second, counts_again = encode(MANY, tokenizer, settings(), "train")
+    assert (second[:], counts_again) == (expected, counts)
+
+
+def test_another_tokenizer_does_not_find_the_ids_of_the_first(tokenizer):
+    rows = pairs(("a b c", "abc"))
+    first, _ = encode(rows, tokenizer, settings(), "train")
+    second, _ = encode(rows, train_tokenizer(["abc abc"], 260), settings(), "train")
+    assert first["labels"][:] != second["labels"][:]
+
+
+def test_a_cached_tokenizer_is_the_trained_one(tmp_path):
+    given = from_files(tmp_path)
+    saved = []
+    for name in ("trained", "cached"):
+        prepare(given).tokenizer.save_pretrained(tmp_path / name)
+        saved.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    train_tokenizer(["ab ab abc", "cd cd cde"], 260).save_pretrained(tmp_path / "directly")
+    saved.append({path.name: path.read_bytes() for path in (tmp_path / "directly").iterdir()})
+    assert saved[0] == saved[1] == saved[2]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache):
+    cache.write_text("a file, not a folder")
+    with pytest.raises(UserError, match=r"the data cannot be prepared in .*cache: .*File exists"):
+        prepare(from_files(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (None, "tokenizer_name='.*named': .*named"),
+        (Tokenizer(models.WordLevel({"a": 0})), "must have an end-of-sentence and a padding token"),
+    ],
+)
+def test_unfit_named_tokenizers_are_refused(tmp_path, tokenizer, message):
+    if tokenizer is not None:
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "named")
+    with pytest.raises(UserError, match=message):
+        prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
+
+
+def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "named")
+    prepared = prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
+    assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
+
+
+def test_a_vocabulary_that_the_text_does_not_support_is_refused(tmp_path):
+    with pytest.raises(UserError, match="vocab_size=37000 is larger than the training text supports"):
+        prepare(from_files(tmp_path, vocab_size=37_000))
+
+
+def test_pairs_are_read_in_any_order(tokenizer, monkeypatch):
+    monkeypatch.setattr(data, "PAIRS_AT_A_TIME", 8)
+    encoded, _ = encode(MANY, tokenizer, settings(), "train")
+    indices = np.array([50, 3, 3, len(encoded) - 1, 0])
+    for side, column in zip(read_pairs(encoded, indices), ("input_ids", "labels"), strict=True):
+        rows = [encoded[int(index)][column] for index in indices]
+        assert side.ids.tolist() == [id_ for row in rows for id_ in row]
+        assert side.lengths.tolist() == list(map(len, rows))
+    for side, column in zip(lengths(encoded), ("input_ids", "labels"), strict=True):
+        assert side.dtype == np.int32
+        assert side.tolist() == list(map(len, encoded[column]))
+
+
+def test_a_fingerprint_depends_on_the_pairs_and_not_on_how_they_are_stored(tokenizer, monkeypatch):
+    encoded, _ = encode(MANY, tokenizer, settings(), "train")
+    order = np.arange(len(encoded))
+    indexed = concatenate_datasets([encoded.select(order[:9]), encoded.select(order[9:].tolist())])
+    in_memory = Dataset.from_dict(encoded[:], features=encoded.features)
+    mapped = in_memory.select(order[::-1]).select(order[::-1])
+    assert mapped._indices is not None
+    expected = fingerprint(encoded)
+    monkeypatch.setattr(data, "PAIRS_AT_A_TIME", 7)
+    assert {fingerprint(rows) for rows in (encoded, indexed, in_memory, mapped)} == {expected}
+    for other in (encoded.select(order[:-1]), encoded.select(order[::-1])):
+        assert fingerprint(other) != expected
+
+
+def test_a_fingerprint_sees_where_a_sentence_ends():
+    first, second = (
+        Dataset.from_dict(
+            {"input_ids": ids, "labels": [[1], [1]], "source_length": list(map(len, ids)), "target_length": [1, 1]},
+            features=data.FEATURES,
+        )
+        for ids in ([[1, 2], [3]], [[1], [2, 3]])
     )
-    text = load_text(given)
-    assert tuple(len(rows) for rows in text.values()) == lines
-    rows = encode(text["validation"], train_tokenizer(text["validation"]["source"][:500], 400), given, "validation")
-    assert keep_usable(rows)[1]["kept"] > 0.8 * lines[1]
-
-
-def test_encoded_text_is_memory_mapped(tmp_path):
-    text = load_text(settings(**dict.fromkeys(("train_file", "validation_file"), write_all_forms(tmp_path)["tsv"])))
-    encoded = encode(text["train"], train_tokenizer(["a"], 258), settings(), "train")
-    assert isinstance(text, DatasetDict)
-    assert encoded.cache_files
+    assert fingerprint(first) != fingerprint(second)

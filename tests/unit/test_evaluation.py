@@ -1,7 +1,7 @@
 import pytest
 from datasets import Dataset
 
-from training.data import encode, keep_usable
+from training.data import encode
 from training.evaluation import evaluate, score, translate
 from training.settings import TrainingSettings
 from vaswani.tokenization import train_tokenizer
@@ -37,7 +37,7 @@ def test_neither_order_nor_batch_size_changes_a_translation(random_model, tiny_c
 def test_an_evaluation_takes_missing_sentences_and_leaves_the_model_as_it_was(random_model, tiny_config, tokenizer):
     model = random_model(tiny_config(vocab_size=265)).train()
     text = Dataset.from_dict({"source": SENTENCES, "target": SENTENCES})
-    encoded, _ = keep_usable(encode(text, tokenizer, TrainingSettings(), "test"))
+    encoded, _ = encode(text, tokenizer, TrainingSettings(), "test")
     row, translations = evaluate(model, tokenizer, text, encoded, max_tokens=100)
     assert model.training
     assert (row["sentences"], len(translations)) == (6, 6)

@@ -36,8 +36,10 @@ def test_every_recipe_that_ships_is_valid(path):
 
 
 def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
-    settings = parse_settings([*GIVEN, "--max_steps", "5", "--overwrite_output_dir", "--adam_epsilon", "1e-9"])
-    write_recipe(settings, {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
+    flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5"]
+    settings = parse_settings(flags)
+    once = ["--overwrite_output_dir", "--resume_from_checkpoint", "latest"]  # of one start, not of the recipe
+    write_recipe(parse_settings([*flags, *once]), {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
     assert parse_settings([str(tmp_path / "recipe.toml")]) == settings
 
 
@@ -68,6 +70,12 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
             "average_checkpoints=5 must be at most the 0 checkpoints",
         ),
         (["--average_checkpoints", "5", "--save_total_limit", "3"], "save_total_limit=3 must be at least"),
+        (["--max_tokens_per_device", "100"], "max_tokens_per_device=100 must hold .* max_source_length=256"),
+        (["--length_groups", "0"], "length_groups=0 must be at least 1"),
+        (["--max_time", "0"], "max_time=0.0 must be above 0 minutes"),
+        (["--early_stopping_patience", "0"], "early_stopping_patience=0 must be at least 1"),
+        (["--early_stopping_patience", "2", "--eval_steps", "0"], "early_stopping_patience=2 needs eval_steps"),
+        (["--metric_for_best_model", "bleu"], "metric_for_best_model.*'bleu'.*sacrebleu"),
         (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be above 0"),
     ],
 )

@@ -1,0 +1,65 @@
+"""Reasons to end a run before its last update: signals, a time limit, a launcher that is gone, no more progress."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+
+STARTED = time.monotonic()
+# Set by `accelerate launch` and torchrun, whose end should be ours.
+LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
+
+
+class Interrupted(Exception):
+    """The run was asked to end; what it had done is saved."""
+
+
+class StopRequest:
+    """Notes within a ``with`` block that the run should end, instead of ending it at once.
+
+    Parameters
+    ----------
+    max_minutes : float or None
+        Minutes since the process started after which it should.
+    """
+
+    def __init__(self, max_minutes: float | None):
+        self.deadline = None if max_minutes is None else STARTED + 60 * max_minutes
+        self.parent = os.getppid() if any(name in os.environ for name in LAUNCHERS) else None
+        self.signal: str | None = None
+        self.before: dict[int, object] = {}
+
+    def __enter__(self) -> "StopRequest":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.signal = signal.Signals(number).name
+
+    def reason(self) -> str | None:
+        """Say why the run should end, or return None."""
+        if self.signal is not None:
+            return self.signal
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return "max_time is over"
+        if self.parent is not None and os.getppid() != self.parent:
+            return "the process that launched this one is gone"
+        return None
+
+
+def best_of(scores: Sequence[float], metric: str) -> int:
+    """Return the index of the first best score: the lowest for "nll", the highest for the others."""
+    best = min(scores) if metric == "nll" else max(scores)
+    return list(scores).index(best)
+
+
+def has_stalled(scores: Sequence[float], metric: str, patience: int | None) -> bool:
+    """Return whether the last `patience` scores brought no new best one; never with no patience given."""
+    return patience is not None and bool(scores) and len(scores) - 1 - best_of(scores, metric) >= patience
