@@ -11,13 +11,14 @@ SUITE = .cache/transformers-$(TRANSFORMERS_VERSION)/tests
 export HF_HUB_DISABLE_TELEMETRY = 1
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: demo test test-oldest check format hf-suite clean help
+.PHONY: demo test test-oldest gpu check format hf-suite clean help
 
 help:
 	@echo "make demo      set up, then train, publish and use a small model, offline, in minutes"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-oldest  set up the oldest transformers that we promise, and run the tests that depend on it"
 	@echo "make hf-suite  fetch transformers' own model tests, which make test then runs too"
+	@echo "make gpu       on a machine with a GPU, with its own Python: all that only a GPU can show, in nine minutes"
 	@echo "make check     lint, formatting and types"
 	@echo "make format    put the code into its format"
 
@@ -44,6 +45,10 @@ $(OLDEST)/.ready: pyproject.toml constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable ".[train,dev]" \
 	    transformers==5.17.0
 	touch $@
+
+# Uses the machine's own Python and torch, whose CUDA fits its driver.
+gpu:
+	$(PYTHON) training/gpu.py
 
 hf-suite: $(READY)
 	test -d $(SUITE) || { \

@@ -11,10 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from training.data import Side
-
 
 IGNORED_LABEL = -100
+
+
+class Side(NamedTuple):
+    """One language of some pairs: the ids of all sentences in a row, and the length of each sentence."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
 
 
 class Batch(NamedTuple):

@@ -9,8 +9,8 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from training.batching import IGNORED_LABEL, Batch, collate, cut, plan_epoch, positions
-from training.data import Side, read_pairs
+from training.batching import IGNORED_LABEL, Batch, Side, collate, cut, plan_epoch, positions
+from training.data import read_pairs
 from training.settings import TrainingSettings
 
 

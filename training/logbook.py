@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,19 @@ def describe_run(accelerator: Accelerator) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip(),
         "python": platform.python_version(),
-        **{package: version(package) for package in PACKAGES},
+        **{package: installed_version(package) for package in PACKAGES},
         "processes": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
         "hardware": describe_hardware(accelerator.device),
     }
+
+
+def installed_version(package: str) -> str:
+    """Return the version of a package, which need not be installed to be used."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def describe_hardware(device: torch.device) -> str:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-
-from vaswani import VaswaniForConditionalGeneration
+from transformers import PreTrainedModel
 
 
 # Positions whose logits exist at a time. On a processor 384 x 8,000 of them stay in its cache; a GPU needs more rows
@@ -63,7 +62,7 @@ class LabelSmoothedObjective(nn.Module):
 
     Parameters
     ----------
-    model : VaswaniForConditionalGeneration
+    model : PreTrainedModel
         Kept as `model`. Its `lm_head.weight` is read in `forward` only, where FSDP has gathered it.
     label_smoothing : float
         eps in [0, 1): 0.1 in the paper.
@@ -74,7 +73,7 @@ class LabelSmoothedObjective(nn.Module):
     another; the loop over chunks between them stays Python's, so that their number recompiles nothing.
     """
 
-    def __init__(self, model: VaswaniForConditionalGeneration, label_smoothing: float):
+    def __init__(self, model: PreTrainedModel, label_smoothing: float):
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing

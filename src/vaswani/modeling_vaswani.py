@@ -107,6 +107,23 @@ class VaswaniSinusoidalPositionalEmbedding(nn.Module):
         return sinusoids(position_ids, self.d_model)
 
 
+def dropout(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """Zero elements with probability `p` and scale the others by 1 / (1 - p): section 5.4.
+
+    Notes
+    -----
+    On a processor PyTorch draws a number an element, one after the other, on one core: a tenth of a training step.
+    16 random bits an element do: `p` is rounded to a multiple of 2^-16, and the scale fits what it was rounded to.
+    """
+    if not training or p == 0 or hidden_states.device.type != "cpu" or is_torchdynamo_compiling():
+        return nn.functional.dropout(hidden_states, p, training)
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    words = torch.empty((hidden_states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: hidden_states.numel()].view(hidden_states.shape)
+    kept = bits >= dropped - 2**15
+    return hidden_states * kept.to(hidden_states.dtype).mul_(2**16 / (2**16 - dropped))
+
+
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -244,12 +261,12 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, Eq. 2 of section 3.3."""
         hidden_states = nn.functional.relu(self.fc1(hidden_states))
-        hidden_states = nn.functional.dropout(hidden_states, p=self.activation_dropout, training=self.training)
+        hidden_states = dropout(hidden_states, self.activation_dropout, self.training)
         return self.fc2(hidden_states)
 
     def _add_and_norm(self, norm: nn.LayerNorm, hidden_states: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4."""
-        return norm(hidden_states + nn.functional.dropout(output, p=self.dropout, training=self.training))
+        return norm(hidden_states + dropout(output, self.dropout, self.training))
 
 
 class VaswaniEncoderLayer(VaswaniLayer):
@@ -405,7 +422,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
             )
         position_ids = torch.arange(length, device=inputs_embeds.device) + past_length
         hidden_states = inputs_embeds + self.embed_positions(position_ids).to(inputs_embeds.dtype)
-        return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
+        return dropout(hidden_states, self.config.dropout, self.training)
 
 
 class VaswaniEncoder(VaswaniStack):

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 from tiny_run import ENVIRONMENT, PYTHON, TORCHRUN, command, launch
 
+from training.settings import ROOT
+
 
 FLAGS = ["--max_steps=70", "--max_tokens_per_batch=600", "--length_groups=2", "--max_tokens_per_device=200"]
 FLAGS += ["--max_source_length=40", "--max_target_length=40", "--warmup_steps=100", "--learning_rate_factor=0.3"]
@@ -92,8 +94,8 @@ def test_after_sigterm_a_run_exits_with_0_and_the_command_that_resumes_it(whole,
     *_, resume = [line.strip() for line in said.splitlines() if "--resume_from_checkpoint latest" in line]
     launcher, *arguments = resume.split("training/run.py ")
     assert launcher == "accelerate launch "
-    done = launch(PYTHON, corpus, *arguments[0].split())
-    assert done.returncode == 0, done.stderr
+    line = [*PYTHON, str(ROOT / "training" / "run.py"), *arguments[0].split()]
+    subprocess.run(line, cwd=corpus, env=ENVIRONMENT, capture_output=True, check=True)
     assert_same(run, whole(PYTHON, "bf16"))
 
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.batching import collate, cut, plan_epoch, positions
-from training.data import Side
+from training.batching import Side, collate, cut, plan_epoch, positions
 
 
 @pytest.fixture

@@ -1,0 +1,101 @@
+"""Measure how fast this project is, and beside it what it is compared with, in one run on one machine.
+
+python training/benchmark.py --json benchmark.json
+python training/benchmark.py train --rounds 5 --tokens 100000
+python training/benchmark.py train --device cuda --config_name base-en-de --torch_compile true
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import torch
+
+from training import benchmark_train
+from training.logbook import PACKAGES, describe_hardware
+from training.settings import UserError
+
+
+class Benchmark(NamedTuple):
+    """A subcommand: what adds its flags, and what runs it and returns the rows of its table."""
+
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], list[dict[str, Any]]]
+
+
+BENCHMARKS = {
+    "train": Benchmark(benchmark_train.add_flags, benchmark_train.run),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Run one benchmark or all; print a table of each and write everything as JSON."""
+    options = parse(arguments)
+    names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
+    report: dict[str, Any] = {
+        "command": " ".join(sys.argv),
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": describe_hardware(torch.device(options.device)),
+        "versions": {package: version(package) for package in PACKAGES},
+    }
+    for name in names:
+        rows = BENCHMARKS[name].run(options)
+        report[name] = rows
+        print(
+            f"\n{name}, {report['hardware']}, torch {torch.__version__}, {report['date']}\n{table(rows)}", flush=True
+        )
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as file:
+                json.dump(report, file, indent=1)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the flags; without a subcommand those of all benchmarks are known, each with its default."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", help="file to write everything to")
+    common.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subparsers = parser.add_subparsers(dest="benchmark")
+    for name, benchmark in BENCHMARKS.items():
+        benchmark.add_flags(subparsers.add_parser(name, parents=[common]))
+    if arguments and arguments[0] in (*BENCHMARKS, "-h", "--help"):
+        return parser.parse_args(arguments)
+    everything = argparse.ArgumentParser(parents=[common])
+    for benchmark in BENCHMARKS.values():
+        benchmark.add_flags(everything)
+    return everything.parse_args(arguments, argparse.Namespace(benchmark=None))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Align rows under the names of their keys; what a row lacks stays empty."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [keys, *([show(row.get(key)) for key in keys] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(keys))]
+    lines = []
+    for line in cells:
+        first, *others = (
+            cell.ljust(width) if not column else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    return "\n".join(lines)
+
+
+def show(value: Any) -> str:
+    """Write a cell: large numbers without decimals, small ones with two."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+    return str(value)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

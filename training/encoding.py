@@ -1,0 +1,113 @@
+"""Sentences to ids: what a call of the tokenizer gives, as arrays, several times faster."""
+
+from collections.abc import Sequence
+from itertools import chain, islice
+
+import numpy as np
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerBase
+
+
+MAX_WORDS = 500_000  # about 100 MB
+
+
+class SentenceEncoder:
+    """Encodes sentences as ``tokenizer(sentences)`` does, each with its special tokens.
+
+    With a tokenizer like our own, it looks up the words that it has met before: text repeats most of its words, and
+    the tokenizer's work on them is what takes the time.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        A fast one. It is set as transformers sets it for a plain call.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.backend = plain_backend(tokenizer)
+        self.by_words = encodes_words_apart(tokenizer)
+        self.end = tokenizer.eos_token_id
+        self._forget()
+
+    def _forget(self) -> None:
+        # Word w's ids are the next sizes[w] of the pool; word 0 is the end of a sentence.
+        self.numbers: dict[str, int] = {}
+        self.pool, self.sizes = np.array([self.end], dtype=np.int32), np.array([1], dtype=np.int32)
+
+    def __call__(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode sentences.
+
+        Returns
+        -------
+        ids : ndarray of int32
+            Those of all sentences in a row.
+        lengths : ndarray of int32, shape (N,)
+            How many belong to each sentence.
+        """
+        if not self.by_words:
+            return self._encode(sentences, add_special_tokens=True)
+        words, starts = self._number_words(sentences)
+        lengths = self.sizes[words]
+        first = np.cumsum(self.sizes) - self.sizes
+        shift = first[words] - (np.cumsum(lengths) - lengths)  # from where ids go to where they lie in the pool
+        ids = self.pool[np.arange(lengths.sum()) + np.repeat(shift, lengths)]
+        return ids, np.add.reduceat(lengths, starts)
+
+    def _number_words(self, sentences: Sequence[str]) -> tuple[np.ndarray, list[int]]:
+        """Return the numbers of all words, ends included, and where each sentence starts; learn the new words."""
+        if len(self.numbers) > MAX_WORDS:
+            self._forget()
+        numbers, known = self.numbers, len(self.numbers)
+        words: list[int] = []
+        starts = []
+        for sentence in sentences:
+            starts.append(len(words))
+            words += [numbers.setdefault(word, len(numbers) + 1) for word in split_into_words(sentence)]
+            words.append(0)
+        pool, sizes = self._encode(list(islice(numbers, known, None)), add_special_tokens=False)
+        self.pool, self.sizes = np.append(self.pool, pool), np.append(self.sizes, sizes)
+        return np.array(words), starts
+
+    def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> tuple[np.ndarray, np.ndarray]:
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        rows = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        return np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+
+def plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return what does the work in a fast tokenizer, set as transformers sets it for a plain call."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend
+
+
+def encodes_words_apart(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a sentence's ids are its words' ids and ``</s>``, as they are in what `train_tokenizer` makes.
+
+    Notes
+    -----
+    The pattern by which `ByteLevel` divides a text (GPT-2's) takes a space only at the start of a match, but for runs
+    of white space. So a single space between two other characters always starts a new piece, which depends on
+    nothing before it; and the normalizer puts the same space before a word that is encoded by itself.
+    """
+    backend = tokenizer.backend_tokenizer
+    ours = normalizers.Prepend(" "), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return (
+        [repr(part) for part in (backend.normalizer, backend.pre_tokenizer)] == [repr(part) for part in ours]
+        and isinstance(backend.model, models.BPE)
+        and not backend.model.dropout
+        and tokenizer.split_special_tokens
+        and all(token.special for token in backend.get_added_tokens_decoder().values())
+        and backend.encode("a").ids == [*backend.encode("a", add_special_tokens=False).ids, tokenizer.eos_token_id]
+    )
+
+
+def split_into_words(sentence: str) -> list[str]:
+    """Split at spaces, unless one has other white space beside it, or none: then the sentence stays in one piece."""
+    words = sentence.split(" ")
+    if words == sentence.split() or all(word and word == word.strip() for word in words):
+        return words
+    return [sentence]
