@@ -164,7 +164,7 @@ def encode(
     def encode_and_count(table: pa.Table) -> pa.Table:
         encoded, drop = encode_table(table, encoder, limits)
         totals[:] += np.bincount(drop, minlength=len(totals))
-        return encoded.filter(pa.array(drop == 0))
+        return pa.Table.from_batches([encoded.filter(pa.array(drop == 0))])  # one chunk, even if nothing is left
 
     if not len(rows):
         raise UserError(f"there is no pair in {split}")
@@ -190,7 +190,7 @@ def encode(
 
 def encode_table(
     table: pa.Table, encoder: SentenceEncoder, limits: tuple[int, int, float]
-) -> tuple[pa.Table, np.ndarray]:
+) -> tuple[pa.RecordBatch, np.ndarray]:
     """Encode pairs, and judge each.
 
     Parameters
@@ -203,7 +203,7 @@ def encode_table(
 
     Returns
     -------
-    encoded : Table
+    encoded : RecordBatch
         All pairs, with the columns of `FEATURES`.
     drop : ndarray
         What `judge` returns.
@@ -214,7 +214,7 @@ def encode_table(
     columns = [pa.ListArray.from_arrays(ends[first:][: len(table) + 1], ids) for first in (0, len(table))]
     columns += map(pa.array, lengths.reshape(2, -1))
     empty = np.array([not (source.strip() and target.strip()) for source, target in zip(*sides, strict=True)])
-    return pa.table(columns, names=list(FEATURES)), judge(*lengths.reshape(2, -1), empty, *limits)
+    return pa.record_batch(columns, names=list(FEATURES)), judge(*lengths.reshape(2, -1), empty, *limits)
 
 
 def judge(
