@@ -1,6 +1,7 @@
 """Measure how fast this project is, and beside it what it is compared with, in one run on one machine.
 
 python training/benchmark.py --json benchmark.json
+python training/benchmark.py plan
 python training/benchmark.py train --rounds 5 --tokens 100000
 python training/benchmark.py train --device cuda --config_name base-en-de --torch_compile true
 """
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from training import benchmark_train
+from training import benchmark_plan, benchmark_train
 from training.logbook import PACKAGES, describe_hardware
 from training.settings import UserError
 
@@ -28,6 +29,7 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
+    "plan": Benchmark(benchmark_plan.add_flags, benchmark_plan.run),
     "train": Benchmark(benchmark_train.add_flags, benchmark_train.run),
 }
 

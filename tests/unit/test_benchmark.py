@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from training import benchmark, benchmark_plan, benchmark_train, gpu
+from training.batching import plan_epoch
+from training.building import load_config
+from training.settings import UserError, parse_settings
+
+
+def test_a_table_is_aligned_and_leaves_out_what_a_row_lacks():
+    rows = [{"what": "ours", "rate": 12345.6, "times": 1.5}, {"what": "peer", "rate": 99.0}]
+    assert benchmark.table(rows).splitlines() == [
+        "what    rate  times",
+        "ours  12,346   1.50",
+        "peer   99.00",
+    ]
+
+
+def test_without_a_name_the_flags_of_all_benchmarks_have_their_defaults():
+    everything = benchmark.parse([])
+    for name in benchmark.BENCHMARKS:
+        one = vars(benchmark.parse([name]))
+        assert one.pop("benchmark") == name
+        assert one.items() <= vars(everything).items()
+
+
+@pytest.mark.parametrize(("name", "giga"), [("base-en-de", 0.38), ("big-en-de", 1.28)])
+def test_the_floor_of_the_papers_models_is_that_of_the_arithmetic(name, giga):
+    config = load_config(
+        parse_settings([f"--config_name={name}", "--dataset_name=x", "--source_lang=en", "--target_lang=de"])
+    )
+    assert benchmark_train.flops_per_target_token(config) / 1e9 == pytest.approx(giga, abs=0.01)
+
+
+def test_ratios_are_those_of_the_medians():
+    turns = [{"rate": rate, "peak_bytes": 2e9} for rate in (1.0, 4.0, 2.0)]
+    row = benchmark_train.describe_turns("peer", "fp32", turns, ours=6.0, seconds_per_token=0.25)
+    assert (row["median"], row["lowest"], row["highest"]) == (2.0, 1.0, 4.0)
+    assert (row["ours is times"], row["utilization"], row["peak memory, GB"]) == (3.0, 0.5, 2.0)
+
+
+def test_a_measurement_that_fails_says_why():
+    with pytest.raises(UserError, match=r"a measurement failed: .*No module named 'nowhere'"):
+        benchmark_train.run_and_watch(["python3", "-c", "import nowhere"])
+
+
+def test_planning_is_measured_in_a_process_of_its_own():
+    (row,) = benchmark_plan.run(benchmark.parse(["plan", "--pairs", "100000", "--groups", "1"]))
+    plan = plan_epoch(*benchmark_plan.simulate_lengths(100_000), max_tokens=25_000, seed=2017, epoch=0)
+    assert row["updates"] == str(len(plan))
+    assert 0.9 < row["density"] <= 1
+
+
+def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
+    parts = gpu.commands(tmp_path, Path("data"))
+    assert list(parts) == list(gpu.PARTS)
+    assert sum(gpu.PARTS.values()) < 9 * 60
+    for name in ("base", "big"):
+        options = benchmark.parse(parts[name][2:])
+        assert options.json == str(tmp_path / f"{name}.json")
+        assert options.config_name == f"{name}-en-de"
+    settings = parse_settings(parts["multi30k"][2:])
+    assert settings.torch_compile
+    assert settings.config_name == "multi30k-en-de"
