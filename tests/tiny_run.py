@@ -45,10 +45,12 @@ def command(launcher: list[str], folder: Path, *flags: str) -> list[str]:
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def launch(launcher: list[str], folder: Path, *flags: str) -> subprocess.CompletedProcess:
+def launch(
+    launcher: list[str], folder: Path, *flags: str, environment: dict[str, str] = ENVIRONMENT
+) -> subprocess.CompletedProcess:
     """Train on the corpus in `folder`, as a user would, and return what came of it."""
     line = command(launcher, folder, *flags)
-    return subprocess.run(line, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 PYTHON = [sys.executable]

@@ -107,11 +107,23 @@ def _sort_by_lengths(
 ) -> np.ndarray:
     order = np.arange(len(source_lengths), dtype=np.int32)
     generator.shuffle(order)
-    order = order[np.argsort(source_lengths[order], kind="stable")]
+    order = _sort_stably(order, source_lengths)
     for number, part in enumerate(np.array_split(order, slices)):  # views into order
         target = target_lengths[part]
         part[:] = part[np.argsort(-target if number % 2 else target, kind="stable")]
     return order
+
+
+def _sort_stably(order: np.ndarray, lengths: np.ndarray, block: int = 2**21) -> np.ndarray:
+    """Return ``order[np.argsort(lengths[order], kind="stable")]``, whose 8 bytes a pair would be most of a plan."""
+    blocks = [order[first : first + block] for first in range(0, len(order), block)]
+    counts = np.array([np.bincount(lengths[part], minlength=lengths.max() + 1) for part in blocks])  # of each length
+    before = np.cumsum(counts, axis=0) - counts + (np.cumsum(counts.sum(0)) - counts.sum(0))
+    result = np.empty_like(order)
+    for part, count, first in zip(blocks, counts, before, strict=True):
+        ranks = np.argsort(lengths[part], kind="stable")
+        result[np.arange(len(part)) + np.repeat(first - (np.cumsum(count) - count), count)] = part[ranks]
+    return result
 
 
 def _fill(order: np.ndarray, lengths: tuple[np.ndarray, np.ndarray], max_tokens: int) -> np.ndarray:

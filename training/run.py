@@ -43,9 +43,10 @@ def main(arguments: list[str]) -> None:
     logbook = Logbook(directory, accelerator, settings)
     for split, count in prepared.counts.items():
         logbook.say(f"{split}: {describe(count)}")
+    together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
     logbook.say(
         f"{model.num_parameters():,} parameters, {accelerator.num_processes} process(es) on "
-        f"{accelerator.device.type}, precision {accelerator.mixed_precision}"
+        f"{accelerator.device.type}{together}, precision {accelerator.mixed_precision}"
     )
     identity = {}
     if accelerator.is_main_process:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from tiny_run import ENVIRONMENT, PYTHON, TORCHRUN, command, launch
 
@@ -121,6 +122,28 @@ def test_another_number_of_processes_goes_on_with_the_same_updates(whole, corpus
     done = launch(TORCHRUN, corpus, *FLAGS, "--mixed_precision=no", "--output_dir", str(run), *RESUME)
     assert "It was saved by 1 process(es), now there are 2" in done.stdout + done.stderr
     assert rows(run)[-3]["loss"] == pytest.approx(rows(whole(PYTHON, "no"))[-3]["loss"], abs=1e-4)
+
+
+def test_fsdp_goes_on_with_the_same_updates(whole, corpus, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole(TORCHRUN, "no"), run)
+    shutil.rmtree(run / "checkpoints" / "step-0000070")
+    config = yaml.safe_load((ROOT / "training" / "launch" / "fsdp2.yaml").read_text())["fsdp_config"]
+    config["fsdp_transformer_cls_to_wrap"] = config.pop("fsdp_transformer_layer_cls_to_wrap")
+    fsdp = {"ACCELERATE_USE_FSDP": "true"} | {name.upper(): str(value) for name, value in config.items()}
+    flags = [*FLAGS, "--mixed_precision=no", "--output_dir", str(run), *RESUME]
+    launcher = [*TORCHRUN, str(Path(__file__).with_name("fsdp_on_cpus.py"))]
+    done = launch(launcher, corpus, *flags, environment=ENVIRONMENT | fsdp)
+    assert "2 process(es) on cpu (FSDP)" in done.stdout + done.stderr
+    assert "Resumed from" in done.stdout + done.stderr
+    ours, expected = ([row["nll"] for row in rows(run)[-3:]] for run in (run, whole(TORCHRUN, "no")))
+    assert ours == pytest.approx(expected, abs=1e-4)
+    for name in ("model.safetensors", "optimizer.safetensors"):  # whole tensors, as any number of processes reads them
+        shapes = [
+            {key: tensor.shape for key, tensor in load_file(each / "checkpoints" / "step-0000070" / name).items()}
+            for each in (run, whole(TORCHRUN, "no"))
+        ]
+        assert shapes[0] == shapes[1]
 
 
 def test_what_has_changed_is_shown_and_refused(whole, corpus, tmp_path):

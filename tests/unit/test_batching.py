@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.batching import Side, collate, cut, plan_epoch, positions
+from training.batching import Side, _sort_stably, collate, cut, plan_epoch, positions
 
 
 @pytest.fixture
@@ -99,3 +99,10 @@ def test_collate_marks_padding():
     assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch.labels.tolist() == [[8, 0, -100, -100], [9, 9, 9, 0]]
     assert {tensor.dtype for tensor in batch} == {torch.int64}
+
+
+@pytest.mark.parametrize("block", [1, 1000, 2**21])
+def test_sorting_in_blocks_is_a_stable_sort(lengths, block):
+    order = np.random.default_rng(1).permutation(len(lengths[0])).astype(np.int32)
+    expected = order[np.argsort(lengths[0][order], kind="stable")]
+    assert np.array_equal(_sort_stably(order, lengths[0].astype(np.int16), block), expected)
