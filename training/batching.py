@@ -83,10 +83,10 @@ def plan_epoch(
 
     Notes
     -----
-    Sorting by source length cuts the corpus into as many slices as each slice then holds groups; within a slice pairs
-    are sorted by target length, up and down in turn. So neighbors differ little on both sides and groups need little
-    padding; pairs of equal lengths stand in random order. Lengths below 32,768 are sorted as 16-bit integers, for
-    which NumPy has a radix sort.
+    Sorting by source length cuts the corpus into slices; within a slice pairs are sorted by target length, up and down
+    in turn. So neighbors differ little on both sides and groups need little padding; pairs of equal lengths stand in
+    random order. There are four times as many slices as each then holds groups, because sources differ more than the
+    targets of similar sources. Lengths below 32,768 are sorted as 16-bit integers, for which NumPy has a radix sort.
     """
     longest = int(max(source_lengths.max(), target_lengths.max()))
     length_groups = max(1, min(length_groups, max_tokens // longest))
@@ -95,7 +95,7 @@ def plan_epoch(
     lengths = source_lengths.astype(dtype, copy=False), target_lengths.astype(dtype, copy=False)
     group_count = max(side.sum(dtype=np.int64) for side in lengths) / group_tokens
     generator = np.random.default_rng([seed, epoch])
-    order = _sort_by_lengths(*lengths, max(1, int(group_count**0.5)), generator)
+    order = _sort_by_lengths(*lengths, max(1, int(2 * group_count**0.5)), generator)
     starts = _fill(order, lengths, group_tokens)
     shuffled = generator.permutation(len(starts) - 1)
     chosen = [shuffled[first : first + length_groups] for first in range(0, len(shuffled), length_groups)]
@@ -108,10 +108,23 @@ def _sort_by_lengths(
     order = np.arange(len(source_lengths), dtype=np.int32)
     generator.shuffle(order)
     order = _sort_stably(order, source_lengths)
-    for number, part in enumerate(np.array_split(order, slices)):  # views into order
+    for number, part in enumerate(np.split(order, _slice(np.bincount(source_lengths), slices))):  # views into order
         target = target_lengths[part]
         part[:] = part[np.argsort(-target if number % 2 else target, kind="stable")]
     return order
+
+
+def _slice(counts: np.ndarray, slices: int) -> np.ndarray:
+    """Return where to cut pairs that are sorted by length into at most `slices`, given the count of each length.
+
+    A slice's padding grows with its tokens times its width relative to its lengths. Their sum is smallest if slices
+    are as dense as the root of the tokens on a logarithmic scale of lengths: that is, if each has an equal part of the
+    sum of the roots of `counts`.
+    """
+    weights = np.sqrt(counts)
+    middles = np.cumsum(weights) - weights / 2
+    numbers = (middles * (slices / weights.sum())).astype(np.int64)  # the slice that each length belongs to
+    return np.cumsum(counts)[np.flatnonzero(np.diff(numbers))]
 
 
 def _sort_stably(order: np.ndarray, lengths: np.ndarray, block: int = 2**21) -> np.ndarray:

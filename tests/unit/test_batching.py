@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from training.batching import Side, _sort_stably, collate, cut, plan_epoch, positions
+from training.benchmark_plan import simulate_lengths
 
 
 @pytest.fixture
@@ -50,15 +51,14 @@ def test_updates_need_little_padding_and_come_in_random_order(lengths):
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.1
 
 
-def test_at_wmt_scale_at_most_three_percent_are_padding():
-    generator = np.random.default_rng(0)
-    source = np.clip(generator.lognormal(3.1, 0.6, 1_000_000), 2, 256).astype(np.int32)
-    target = np.clip(source * generator.lognormal(0.05, 0.2, len(source)), 2, 256).astype(np.int32)
-    plan = plan_epoch(source, target, max_tokens=25_000, seed=1, epoch=0, length_groups=8)
-    batches = [batch for groups in plan for batch in cut(groups, source, target, max_positions=8192)]
-    assert density((source, target), batches) > 0.97
-    in_order_of_the_text = np.array_split(np.arange(len(source)), len(batches))
-    assert density((source, target), in_order_of_the_text) < 0.6
+@pytest.mark.parametrize("length_groups", [1, 8])
+def test_of_lengths_like_those_of_wmt_at_most_three_percent_are_padding(length_groups):
+    lengths = simulate_lengths(300_000)
+    plan = plan_epoch(*lengths, max_tokens=25_000, seed=1, epoch=0, length_groups=length_groups)
+    batches = [batch for groups in plan for batch in cut(groups, *lengths, max_positions=8192)]
+    assert density(lengths, batches) > 0.97
+    in_order_of_the_text = np.array_split(np.arange(len(lengths[0])), len(batches))
+    assert density(lengths, in_order_of_the_text) < 0.6
 
 
 def test_an_update_of_several_groups_mixes_lengths(lengths):
