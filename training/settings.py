@@ -15,13 +15,11 @@ from typing import Any, Literal, NoReturn
 
 from transformers import HfArgumentParser
 
+from vaswani.errors import UserError
+
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_RECIPE = ROOT / "training" / "recipes" / "demo.toml"
-
-
-class UserError(ValueError):
-    """Something that the user can put right; its message is one sentence that says what is allowed."""
 
 
 def _setting(help_text: str, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+import vaswani.cli
 from training.settings import ROOT, parse_settings
 
 
@@ -35,6 +36,19 @@ def test_training_commands_are_valid(monkeypatch):
         parse_settings(shlex.split(command, comments=True)[3:])
 
 
+def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")
+    (tmp_path / "news.en").write_text("one two\n\nthree\n")
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("vaswani ")]
+    assert len(commands) >= 2
+    for command in commands:
+        assert vaswani.cli.main(shlex.split(command.split(">")[0])[1:]) == 0
+    assert (tmp_path / "news.de").read_text() == "zwei eins\n\ndrei\n"
+    assert capfd.readouterr().out.count("\n") == 6
+
+
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     mentioned = set(re.findall(r"`make ([a-z-]+)`", README + (ROOT / "CONTRIBUTING.md").read_text()))
@@ -52,7 +66,8 @@ def test_the_tree_matches_what_is_there():
         path = folder / name if line.startswith(" ") else ROOT / name
         assert path.exists(), name
     listed = set(re.findall(r"(?<![*\w])\w+\.py\b", tree))
-    modules = {path.name for pattern in ("src/vaswani/*.py", "training/*.py") for path in ROOT.glob(pattern)}
+    patterns = ("src/vaswani/*.py", "src/vaswani/*/*.py", "training/*.py", "training/metrics/*/*.py")
+    modules = {path.name for pattern in patterns for path in ROOT.glob(pattern)}
     assert modules - {"__init__.py"} == listed
 
 

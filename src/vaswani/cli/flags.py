@@ -1,0 +1,65 @@
+"""Flags that several commands have, and their types, which say what is allowed."""
+
+import argparse
+import math
+from typing import Any
+
+
+def at_least_one(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def finite_number(text: str) -> float:
+    """Parse a number that is neither infinite nor NaN."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number, such as 0.6")
+    return number
+
+
+def add_model_flags(parser: argparse._ActionsContainer) -> None:
+    """Add where and how a model runs."""
+    parser.add_argument("--tokenizer", metavar="DIR_OR_HUB_ID", help="where the tokenizer is, if not in --model")
+    parser.add_argument("--device", help="such as cpu or cuda:1 (default: an accelerator where there is one)")
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="precision to compute in (default: the one that the model was saved in)",
+    )
+
+
+def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
+    """Add how to search; what is not given is left to the model's generation_config.json."""
+    parser.add_argument("--num_beams", type=at_least_one, metavar="N", help="beams; 1 is greedy search (the paper: 4)")
+    parser.add_argument(
+        "--length_penalty_alpha",
+        type=finite_number,
+        metavar="A",
+        help="alpha of the paper's length penalty ((5 + length) / 6)^alpha (the paper: 0.6)",
+    )
+    parser.add_argument(
+        "--max_new_tokens",
+        type=at_least_one,
+        metavar="N",
+        help="longest translation in tokens (default: those of the source + 50, as in the paper)",
+    )
+    parser.add_argument(
+        "--max_batch_tokens",
+        type=at_least_one,
+        default=4096,
+        metavar="N",
+        help="source tokens of a batch, padding included; bounds memory (default: 4096)",
+    )
+
+
+def decoding(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what was given of the flags that ``generate()`` takes."""
+    names = ("num_beams", "length_penalty_alpha", "max_new_tokens")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}

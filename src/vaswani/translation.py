@@ -1,0 +1,213 @@
+"""Translate many sentences at once: sorted by length, in batches of so many tokens, returned in their order.
+
+The command line and the evaluations of training both translate by this.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .errors import UserError
+from .pipeline_vaswani import EXTRA_TARGET_TOKENS
+
+
+logger = logging.getLogger(__name__)
+
+# generate() keeps the logits of all steps where scores are asked for, so that batches must be smaller then.
+MAX_SCORE_BYTES = 1 << 30
+
+
+class Hypothesis(NamedTuple):
+    """One translation of a sentence, and its score where that was asked for.
+
+    With beams the score is what the search ranks by, log-probability over length penalty; without, it is the
+    log-probability. An empty sentence has the empty translation with score 0.
+    """
+
+    text: str
+    score: float | None = None
+
+
+def load(
+    name: str, tokenizer_name: str | None = None, device: str | None = None, dtype: str = "auto"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model for translation and its tokenizer, from a folder or the Hub.
+
+    Parameters
+    ----------
+    name : str
+        Folder or Hub id.
+    tokenizer_name : str or None, default=None
+        Where the tokenizer is, if not there.
+    device : str or None, default=None
+        Such as "cpu" or "cuda:1"; None means an accelerator where there is one.
+    dtype : str, default="auto"
+        Such as "float32" or "bfloat16"; "auto" means the one that it was saved in.
+
+    Raises
+    ------
+    UserError
+        If one of both is missing or they do not fit each other, or there is no such device.
+    """
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model={name!r} must be a model folder or a Hub id that can be reached: {_first_line(error)}"
+        ) from error
+    where = tokenizer_name or name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
+        raise UserError(
+            f"model={where!r} has no tokenizer: it must hold a tokenizer.json beside the model ({_first_line(error)})"
+        ) from error
+    check_vocabulary(model, tokenizer, where)
+    if device is None:
+        device = str(torch.accelerator.current_accelerator() or "cpu")
+    try:
+        return model.to(device).eval(), tokenizer
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={device!r} must be a device of this machine: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Refuse a tokenizer that is not the model's.
+
+    Raises
+    ------
+    UserError
+        If it is empty, as transformers makes it where a folder has none, or has another number of types.
+    """
+    types, rows = len(tokenizer), model.config.vocab_size
+    if tokenizer.eos_token_id is None and types < rows:
+        raise UserError(f"model={name!r} has no tokenizer: it must hold a tokenizer.json beside the model")
+    if types != rows:
+        raise UserError(
+            f"model={name!r} has a vocabulary of {rows:,} types but a tokenizer of {types:,}: both must be equal"
+        )
+
+
+def translate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    max_batch_tokens: int = 4096,
+    with_scores: bool = False,
+    on_batch: Callable[[int], object] = lambda translated: None,
+    **generate_kwargs: Any,
+) -> list[list[Hypothesis]]:
+    """Translate sentences, the longest first.
+
+    Parameters
+    ----------
+    model, tokenizer
+        A sequence-to-sequence model and its tokenizer.
+    sentences : sequence of str
+        Empty ones, and such of white space alone, have empty translations.
+    max_batch_tokens : int, default=4096
+        Most source tokens of a batch, padding included; a longer sentence is a batch of its own.
+    with_scores : bool, default=False
+        Whether to score the translations.
+    on_batch : callable, optional
+        Called after each batch with its number of sentences, and with that of the empty ones; may raise to end it.
+    **generate_kwargs
+        As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
+        paper (section 6.1).
+
+    Returns
+    -------
+    list of list of Hypothesis
+        In the order of `sentences`; `num_return_sequences` of each, the best first.
+    """
+    config = model.generation_config
+    settings = {
+        name: generate_kwargs.get(name) or getattr(config, name, None) or 1
+        for name in ("num_return_sequences", "num_beams")
+    }
+    results = [[Hypothesis("", 0.0 if with_scores else None)] * settings["num_return_sequences"] for _ in sentences]
+    indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
+    encoded = dict(zip(indices, _encode(model, tokenizer, [sentences[index] for index in indices]), strict=True))
+    on_batch(len(sentences) - len(indices))
+    bytes_per_token = 4 * model.config.vocab_size * settings["num_beams"] if with_scores else 0
+    for batch in _batches({index: len(ids) for index, ids in encoded.items()}, max_batch_tokens, bytes_per_token):
+        inputs = tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt")
+        hypotheses = _generate(model, tokenizer, inputs.to(model.device), with_scores, generate_kwargs)
+        share = len(hypotheses) // len(batch)
+        for row, index in enumerate(batch):
+            results[index] = hypotheses[row * share : (row + 1) * share]
+        on_batch(len(batch))
+    return results
+
+
+def _max_positions(model: PreTrainedModel) -> int | None:
+    """Return the length of the table of positions; sinusoids need none."""
+    config = model.config
+    sinusoids = getattr(config, "position_embedding_type", None) == "sinusoidal"
+    return None if sinusoids else getattr(config, "max_position_embeddings", None)
+
+
+def _encode(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[list[int]]:
+    """Encode sentences, cutting off what a model with a table of positions has no place for."""
+    encoded = tokenizer(list(sentences), verbose=False).input_ids if sentences else []
+    limit = _max_positions(model)
+    if limit is None:
+        return encoded
+    for row, ids in enumerate(encoded):
+        if len(ids) > limit:
+            logger.warning(
+                "a sentence of %s tokens is cut off after %s, all that this model has positions for: %.60s...",
+                len(ids), limit, sentences[row],
+            )  # fmt: skip
+            encoded[row] = [*ids[: limit - 1], ids[-1]]
+    return encoded
+
+
+def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int) -> Iterator[list[int]]:
+    """Yield batches of keys, the longest first, each within `max_tokens` and `MAX_SCORE_BYTES` or of one sentence."""
+    order = sorted(lengths, key=lambda index: -lengths[index])
+    while order:
+        longest = lengths[order[0]]
+        size = max_tokens // longest
+        if bytes_per_token:
+            size = min(size, MAX_SCORE_BYTES // (bytes_per_token * (longest + EXTRA_TARGET_TOKENS)))
+        yield order[: max(1, size)]
+        order = order[max(1, size) :]
+
+
+def _generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: dict[str, torch.Tensor],
+    with_scores: bool,
+    generate_kwargs: dict[str, Any],
+) -> list[Hypothesis]:
+    """Translate one batch: n hypotheses of its first sentence, n of its second, ..."""
+    lengths = {"max_new_tokens": inputs["input_ids"].shape[1] + EXTRA_TARGET_TOKENS}
+    if (limit := _max_positions(model)) is not None:
+        lengths["max_new_tokens"] = min(lengths["max_new_tokens"], limit - 1)
+    if "max_length" in generate_kwargs:
+        lengths = {}
+    output = model.generate(
+        **inputs, **(lengths | generate_kwargs), return_dict_in_generate=True, output_scores=with_scores
+    )
+    texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    scores = _scores(model, output) if with_scores else [None] * len(texts)
+    return list(map(Hypothesis, texts, scores))
+
+
+def _scores(model: PreTrainedModel, output: Any) -> list[float]:
+    """Return what the beam search ranked by, or else log-probabilities."""
+    if getattr(output, "sequences_scores", None) is not None:
+        return output.sequences_scores.tolist()
+    steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    # The steps after </s> say how improbable <pad> is, which nobody asked.
+    ended = (output.sequences[:, 1:] == model.config.pad_token_id)[:, : steps.shape[1]]
+    return steps.masked_fill(ended, 0.0).sum(1).tolist()

@@ -1,0 +1,194 @@
+"""`vaswani translate` as a user runs it: files and pipes, odd text, a kill in between."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_run import ENVIRONMENT, GERMAN
+
+from vaswani.cli import main
+
+
+COMMAND = [sys.executable, "-m", "vaswani", "translate"]
+ODD = ["one two three", "", "four\x85 \u2028one", "   ", "\U0001f600 two\x00\x1b", "ten nine\r", "\r", "\tthree"]
+
+
+@pytest.fixture(scope="module")
+def model(finished_run):
+    return str(finished_run / "model")
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory, corpus):
+    """Return a file of many lines, some of them empty."""
+    sentences = [line.split("\t")[0] for line in (corpus / "train.tsv").read_text().splitlines()[:600]]
+    path = tmp_path_factory.mktemp("text") / "numbers.en"
+    path.write_text("".join("\n" if index % 50 == 7 else f"{line}\n" for index, line in enumerate(sentences)))
+    return path
+
+
+def test_a_line_in_is_a_line_out_whatever_it_holds(model, tmp_path, capfd):
+    (tmp_path / "odd").write_bytes("\n".join(ODD).encode())
+    assert (
+        main(["translate", "--model", model, "--input", str(tmp_path / "odd"), "--output", str(tmp_path / "out")]) == 0
+    )
+    lines = (tmp_path / "out").read_bytes().decode().split("\n")
+    assert len(lines) == len(ODD) + 1
+    assert [lines[index] for index in (0, 1, 3, 5, 6, 8)] == ["drei zwei eins", "", "", "neun zehn", "", ""]
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "100% 8/8 [" in said.err
+    assert "sentences/s" in said.err
+
+
+def test_the_order_is_that_of_the_input_and_does_not_depend_on_batches_or_windows(model, numbers, tmp_path):
+    outputs = []
+    for flags in ((), ("--max_batch_tokens=50", "--read_ahead=7"), ("--num_beams=3", "--quiet")):
+        output = tmp_path / "out"
+        assert main(["translate", "--model", model, "--input", str(numbers), "--output", str(output), *flags]) == 0
+        outputs.append(output.read_text().split("\n"))
+    sources = numbers.read_text().split("\n")
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) == len(outputs[2]) == len(sources)
+    assert [not line for line in outputs[0]] == [not line for line in sources]
+    numbered = [len(line.split()) == len(there.split()) for line, there in zip(outputs[0], sources, strict=True)]
+    assert sum(numbered) > 0.9 * len(sources)
+
+
+def test_n_best_lists_come_with_scores_and_in_order(model, tmp_path, capfd):
+    (tmp_path / "in").write_text("one two\n\nsix\n")
+    flags = ["--num_beams", "4", "--n_best", "3", "--scores", "--quiet"]
+    assert main(["translate", "--model", model, "--input", str(tmp_path / "in"), *flags]) == 0
+    rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    assert [text for _, text in rows[3:6]] == [""] * 3
+    assert (len(rows), rows[0][1], rows[6][1]) == (9, "zwei eins", "sechs")
+    for first in (0, 6):
+        scores = [float(score) for score, _ in rows[first : first + 3]]
+        assert scores == sorted(scores, reverse=True)
+        assert len({text for _, text in rows[first : first + 3]}) == 3
+
+
+def start(model, numbers, output):
+    flags = ["--model", model, "--input", str(numbers), "--output", str(output), "--read_ahead=20"]
+    process = subprocess.Popen([*COMMAND, *flags], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (output.exists() and output.stat().st_size):
+        time.sleep(0.01)
+    assert process.poll() is None, process.stderr.read()
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_interrupted_it_leaves_whole_lines_and_resume_goes_on(number, model, numbers, tmp_path):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    assert main(["translate", "--model", model, "--input", str(numbers), "--output", str(whole), "--quiet"]) == 0
+    process = start(model, numbers, output)
+    process.send_signal(number)
+    _, said = process.communicate()
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert f"Ended ({number.name}): the output holds whole lines; the same command with --resume" in said
+        assert "Traceback" not in said
+    left = output.read_bytes()
+    assert left.endswith(b"\n")
+    assert whole.read_bytes().startswith(left)
+    assert 0 < left.count(b"\n") < 600
+    with open(output, "ab") as file:
+        file.write(b"drei hal")  # what a crash of the machine may leave
+    again = ["translate", "--model", model, "--input", str(numbers), "--output", str(output), "--resume", "--quiet"]
+    assert main(again) == 0
+    assert output.read_bytes() == whole.read_bytes()
+    assert main(again) == 0  # there is nothing left to do
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_a_pipe_is_answered_while_it_stays_open(model):
+    process = subprocess.Popen(
+        [*COMMAND, "--model", model], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    for english, german in (("one two\n", "zwei eins\n"), ("\n", "\n"), ("ten\n", f"{GERMAN[9]}\n")):
+        process.stdin.write(english.encode())
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == german
+    process.stdin.write(b"six")
+    assert process.communicate()[0] == b"sechs\n"
+    assert process.returncode == 0
+
+
+def test_a_reader_that_has_had_enough_ends_it_quietly(model, numbers):
+    line = f"{' '.join(COMMAND)} --model {model} --input {numbers} --read_ahead 5 --quiet | head -n 3"
+    done = subprocess.run(["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.stdout.count("\n") == 3
+    assert "Traceback" not in done.stderr
+    assert "rror" not in done.stderr
+
+
+def test_bytes_that_are_not_utf8_are_named_by_line_or_replaced(model, tmp_path, capfd):
+    (tmp_path / "in").write_bytes(b"one\ntwo\nthr\xffee\nfour\n")
+    flags = [
+        "translate",
+        "--model",
+        model,
+        "--input",
+        str(tmp_path / "in"),
+        "--output",
+        str(tmp_path / "out"),
+        "--quiet",
+    ]
+    assert main(flags) == 1
+    assert capfd.readouterr().err == f"error: {tmp_path / 'in'} is not UTF-8 in line 3: invalid start byte\n"
+    assert not (tmp_path / "out").exists()
+    assert main([*flags, "--replace_invalid"]) == 0
+    assert (tmp_path / "out").read_text().split("\n")[::3] == ["eins", "vier"]
+    command = [*COMMAND, "--model", model, "--quiet"]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, input=(tmp_path / "in").read_bytes(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, b"eins\nzwei\n")
+    assert b"error: standard input is not UTF-8 in line 3: invalid start byte (--replace_invalid" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--num_beams", "0"], "argument --num_beams: '0' must be a whole number of at least 1"),
+        (["--num_beams", "-2"], "argument --num_beams: '-2' must be a whole number of at least 1"),
+        (["--length_penalty_alpha", "much"], "argument --length_penalty_alpha: 'much' must be a number, such as 0.6"),
+        (["--num_beams", "2", "--n_best", "3"], "--n_best=3 must be at most --num_beams=2"),
+        (["--resume"], "--resume needs --output"),
+        (["--beams", "3"], "unrecognized arguments: --beams 3"),
+        (["--input", "nowhere"], "nowhere cannot be read: No such file or directory"),
+        (["--output", "no/where"], "no/where cannot be opened: No such file or directory"),
+        (["--dtype", "int3"], "argument --dtype: invalid choice: 'int3' (choose from"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(flags, sentence, model, tmp_path, capfd):
+    (tmp_path / "in").write_text("one\n")
+    assert main(["translate", "--model", model, "--input", str(tmp_path / "in"), *flags]) == 1
+    said = capfd.readouterr()
+    assert said.err.startswith(f"error: {sentence}")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_an_output_longer_than_the_input_is_not_its_translation(model, tmp_path, capfd):
+    (tmp_path / "in").write_text("one\n")
+    (tmp_path / "out").write_text("eins\nzwei\n")
+    files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert main(["translate", "--model", model, *files, "--resume"]) == 1
+    assert "out has 2 lines but " in capfd.readouterr().err
+
+
+def test_help_says_everything_with_an_example(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["translate", "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for text in ("vaswani translate --model runs/demo/model --input", "--resume", "--n_best", "CR LF", "empty lines"):
+        assert text in said
+    assert main([]) == 0
+    assert "translate" in capsys.readouterr().out

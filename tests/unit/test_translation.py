@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from vaswani.errors import UserError
+from vaswani.tokenization import train_tokenizer
+from vaswani.translation import check_vocabulary, load, translate
+
+
+SENTENCES = ["one two", "", "three", "one two three four five six", "  ", "two"]
+
+
+@pytest.fixture
+def tokenizer():
+    return train_tokenizer(["one two three four five six"], 265)
+
+
+@pytest.fixture
+def model(random_model, tiny_config):
+    return random_model(tiny_config(vocab_size=265))
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_neither_order_nor_batch_size_changes_a_translation_or_a_score(model, tokenizer, num_beams):
+    given = {"max_new_tokens": 9, "num_beams": num_beams, "with_scores": True, "num_return_sequences": num_beams}
+    one_by_one = translate(model, tokenizer, SENTENCES, max_batch_tokens=1, **given)
+    together = translate(model, tokenizer, SENTENCES, max_batch_tokens=1000, **given)
+    turned = translate(model, tokenizer, SENTENCES[::-1], max_batch_tokens=20, **given)[::-1]
+    for other in (together, turned):
+        assert [[one.text for one in row] for row in other] == [[one.text for one in row] for row in one_by_one]
+        scores = [[one.score for row in rows for one in row] for rows in (one_by_one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)  # sums in fp32 depend on the padding's length
+    assert [len(row) for row in together] == [num_beams] * len(SENTENCES)
+    assert together[1] == together[4] == [("", 0.0)] * num_beams
+
+
+def test_the_score_of_greedy_search_is_the_log_probability(model, tokenizer):
+    [[best]] = translate(model, tokenizer, ["one two"], max_new_tokens=6, with_scores=True)
+    source = tokenizer("one two", return_tensors="pt")
+    output = model.generate(**source, max_new_tokens=6)
+    logits = model(**source, decoder_input_ids=output[:, :-1]).logits
+    logits[..., model.config.pad_token_id] = -torch.inf  # never generated
+    expected = logits.log_softmax(-1).gather(-1, output[:, 1:, None]).sum()
+    assert best.score == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_it_tells_how_far_it_is(model, tokenizer):
+    counts = []
+    translate(model, tokenizer, SENTENCES, max_batch_tokens=8, on_batch=counts.append, max_new_tokens=2)
+    assert sum(counts) == len(SENTENCES)
+    assert counts[0] == 2
+    assert translate(model, tokenizer, []) == []
+
+
+def test_a_sentence_longer_than_the_learned_positions_is_cut_and_the_others_are_not(
+    random_model, tiny_config, tokenizer, caplog
+):
+    model = random_model(tiny_config(vocab_size=265, position_embedding_type="learned", max_position_embeddings=12))
+    translations = translate(model, tokenizer, ["one " * 200, "two"], num_beams=2)
+    assert translations[1] == translate(model, tokenizer, ["two"], num_beams=2)[0]
+    assert "tokens is cut off after 12, all that this model has positions for: one one" in caplog.text
+
+
+def test_ten_thousand_tokens_are_translated(model, tokenizer):
+    with torch.inference_mode():
+        [[best]] = translate(model, tokenizer, ["six " * 10_000], max_new_tokens=3)
+    assert best.text
+
+
+def test_models_and_tokenizers_that_do_not_fit_are_refused(model, tokenizer, random_model, tiny_config, tmp_path):
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"has no tokenizer: it must hold a tokenizer\.json"):
+        load(str(tmp_path))
+    tokenizer.save_pretrained(tmp_path)
+    assert load(str(tmp_path), device="cpu")[0].dtype == torch.float32
+    train_tokenizer(["one two three four five six"], 264).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="has a vocabulary of 265 types but a tokenizer of 264: both must be equal"):
+        load(str(tmp_path))
+    with pytest.raises(UserError, match="model='nowhere/at all' must be a model folder or a Hub id"):
+        load("nowhere/at all")
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="device='abacus' must be a device of this machine"):
+        load(str(tmp_path), device="abacus")
+    check_vocabulary(model, tokenizer, "x")
