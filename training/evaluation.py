@@ -1,138 +1,219 @@
-"""Judge a model on a split: teacher-forced likelihood, and translations against their references."""
+"""Judge a model, or translations that are there already, by the paper's protocol and by today's.
 
-import time
-from collections.abc import Callable, Sequence
+  python training/evaluation.py --model runs/demo/model --dataset_name grammar --split test
+  python training/evaluation.py --model runs/mine/model --source my/test.en --reference my/test.de --num_beams 4
+  python training/evaluation.py --hypothesis out.de --reference my/test.de --target_lang de --json
+  python training/evaluation.py --hypothesis out.de --baseline_hypothesis old.de --reference my/test.de
+
+The scores of the two protocols stand together and must not be compared with each other. With --model, the row also
+goes to the run's metrics.jsonl and into the model card (--no_record keeps it out). With a baseline, paired tests say
+whether the difference may be luck.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
-import sacrebleu
-import torch
-from datasets import Dataset
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
-from training.batching import collate, cut, plan_epoch
-from training.data import lengths, read_pairs
-from training.loss import label_smoothed_sums
-from training.stopping import Interrupted
-from vaswani.pipeline_vaswani import EXTRA_TARGET_TOKENS
-
-
-@torch.no_grad()
-def translate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
-    max_tokens: int = 4096,
-    stop: Callable[[], str | None] = lambda: None,
-    **generate_kwargs: Any,
-) -> list[str]:
-    """Translate sentences, sorted by length into batches of at most `max_tokens` padded source tokens.
-
-    Returns
-    -------
-    list of str
-        In the order of `sentences`.
-
-    Raises
-    ------
-    Interrupted
-        As soon as `stop` gives a reason.
-    """
-    encoded = tokenizer(list(sentences)).input_ids
-    order = sorted(range(len(encoded)), key=lambda index: -len(encoded[index]))
-    translations = [""] * len(encoded)
-    progress = tqdm(total=len(encoded), desc="Translating", unit="sentence", leave=False)
-    while order:
-        _raise_if(stop())
-        longest = len(encoded[order[0]])
-        size = max(1, max_tokens // longest)
-        indices, order = order[:size], order[size:]
-        batch = tokenizer.pad({"input_ids": [encoded[index] for index in indices]}, return_tensors="pt")
-        output = model.generate(
-            **batch.to(model.device),
-            **({"max_new_tokens": longest + EXTRA_TARGET_TOKENS} | generate_kwargs),
-        )
-        for index, text in zip(indices, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
-            translations[index] = text
-        progress.update(len(indices))
-    progress.close()
-    return translations
+from training.data import encode
+from training.judging import evaluate, translate_all
+from training.metrics.translation_scores.protocols import MOSES_LANGUAGES, check_language, score, suspicions
+from training.recording import origin, record
+from training.settings import TrainingSettings, UserError
+from training.significance import compare
+from training.test_sets import TestSet, read_hypotheses, read_test_set, wrong_size
+from vaswani.cli import Parser
+from vaswani.cli.flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from vaswani.translation import load
 
 
-def _raise_if(reason: str | None) -> None:
-    if reason is not None:
-        raise Interrupted(reason)
+DEFAULT_LANGUAGE = "de"
+UNLIMITED = 10**9
 
 
-@torch.no_grad()
-def negative_log_likelihood(
-    model: PreTrainedModel, encoded: Dataset, max_tokens: int, stop: Callable[[], str | None] = lambda: None
-) -> float:
-    """Return the mean over target tokens of -ln p(token), teacher-forced and not smoothed."""
-    sides = lengths(encoded)
-    plan = plan_epoch(*sides, max_tokens, seed=0, epoch=0)
-    nll = tokens = 0.0
-    for indices in (batch for groups in plan for batch in cut(groups, *sides, max_tokens)):
-        _raise_if(stop())
-        batch = collate(*read_pairs(encoded, indices), model.config.pad_token_id)
-        input_ids, attention_mask, labels = (tensor.to(model.device) for tensor in batch)
-        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-        logits = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-        sums = label_smoothed_sums(logits, labels, 0.0)
-        nll, tokens = nll + sums.nll.item(), tokens + sums.tokens.item()
-    return nll / tokens
+def main(arguments: list[str]) -> None:
+    """Read, translate unless that is done, score, compare, record, print."""
+    options = parse(arguments)
+    disable_progress_bar()  # transformers' own, at loading
+    loaded = None if options.model is None else load(options.model, options.tokenizer, options.device, options.dtype)
+    languages = choose_languages(options, None if loaded is None else loaded[0].config)
+    test_set = read_test_set(options.source, options.reference, languages, options.split, options.max_samples)
+    for warning in filter(None, [wrong_size(test_set)]):
+        print(f"warning: {warning}", file=sys.stderr)
+    row: dict[str, Any] = {"split": test_set.split, "test_set": test_set.name, "target_lang": options.target_lang}
+    if loaded is not None:
+        scores, hypotheses = judge(loaded, test_set, options)
+        row = origin(options.model) | row | scores
+    else:
+        hypotheses = read_hypotheses(options.hypothesis, test_set)
+        for suspicion in suspicions(hypotheses, test_set.references):
+            print(f"warning: {suspicion}", file=sys.stderr)
+        row |= score(hypotheses, test_set.references, options.target_lang, options.lowercase)
+    if options.output:
+        Path(options.output).write_bytes("".join(f"{line}\n" for line in hypotheses).encode())
+    baseline = read_baseline(test_set, options)
+    if baseline is not None:
+        row["comparison"] = compare(hypotheses, baseline, test_set.references, options.target_lang, options.lowercase)
+    if loaded is not None and options.record:
+        print(record(row, options.model), file=sys.stderr)
+    show(row, options.json)
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Score translations with sacreBLEU's BLEU, cased and lowercased, chrF, and the share that equals the reference.
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the flags.
 
     Raises
     ------
-    ValueError
-        If the numbers of sentences differ.
+    UserError
+        If one is unknown, has a value that is not allowed, or they do not go together.
     """
-    if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses but {len(references)} references: the numbers must be equal")
-    bleu, lowercased = sacrebleu.BLEU(), sacrebleu.BLEU(lowercase=True)
-    row = {
-        "sacrebleu": bleu.corpus_score(hypotheses, [references]).score,
-        "sacrebleu_lowercased": lowercased.corpus_score(hypotheses, [references]).score,
-        "chrf": sacrebleu.CHRF().corpus_score(hypotheses, [references]).score,
-        "exact_match": 100 * sum(map(str.__eq__, hypotheses, references)) / len(references),
-    }
-    row = {name: round(value, 2) for name, value in row.items()}
-    return row | {"sacrebleu_signature": str(bleu.get_signature()), "sentences": len(references)}
+    parser = Parser(
+        prog="training/evaluation.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what to judge: one of these")
+    what.add_argument("--model", metavar="DIR_OR_HUB_ID", help="a model, which translates the sources")
+    what.add_argument("--hypothesis", metavar="FILE", help="translations, a sentence a line, as plain text")
+    text = parser.add_argument_group("on which text: a dataset, or files of a sentence a line")
+    text.add_argument("--dataset_name", help="a dataset of the Hub, a local folder in its layout, or 'grammar'")
+    text.add_argument("--dataset_config_name", help="the dataset's configuration, such as 'de-en'")
+    text.add_argument("--split", default="test", help="the dataset's split (default: test)")
+    text.add_argument("--source", metavar="FILE", help="what to translate")
+    text.add_argument("--reference", metavar="FILE", help="its translation by people")
+    text.add_argument("--source_lang", help="language of the sources (default: the model's)")
+    text.add_argument(
+        "--target_lang",
+        help="language of the references, for the dataset and for Moses' tokenizer: one of "
+        f"{', '.join(MOSES_LANGUAGES)} (default: the model's, or the ending of --reference, or {DEFAULT_LANGUAGE})",
+    )
+    text.add_argument("--max_samples", type=at_least_one, metavar="N", help="only the first N sentences")
+    how = parser.add_argument_group("how")
+    how.add_argument("--lowercase", action="store_true", help="score without regard to case, as is usual for Multi30k")
+    how.add_argument("--baseline_hypothesis", metavar="FILE", help="translations to compare with")
+    how.add_argument("--baseline_model", metavar="DIR_OR_HUB_ID", help="a model to compare with")
+    add_decoding_flags(how)
+    add_model_flags(how)
+    out = parser.add_argument_group("what becomes of it")
+    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")
+    out.add_argument("--output", metavar="FILE", help="write the translations there")
+    out.add_argument(
+        "--no_record", dest="record", action="store_false", help="leave metrics.jsonl and the model card alone"
+    )
+    options = parser.parse_args(arguments)
+    if (options.model is None) == (options.hypothesis is None):
+        raise UserError("exactly one of model and hypothesis must be given: what is judged?")
+    if options.baseline_hypothesis and options.baseline_model:
+        raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
+    if options.source is None and options.reference and (options.model or options.baseline_model):
+        raise UserError("source is missing: a model needs something to translate")
+    return options
 
 
-def evaluate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    text: Dataset,
-    encoded: Dataset,
-    max_tokens: int,
-    stop: Callable[[], str | None] = lambda: None,
-) -> tuple[dict[str, Any], list[str]]:
-    """Judge a model on one split: all of its text is translated, its usable pairs give the likelihood.
-
-    Returns
-    -------
-    row : dict
-        `nll`, what `score` returns, `decoding`, and `seconds`.
-    translations : list of str
+def choose_languages(options: argparse.Namespace, config: Any) -> TrainingSettings:
+    """Complete the languages from the model's config or the names of files, and return them with the dataset.
 
     Raises
     ------
-    Interrupted
-        As soon as `stop` gives a reason.
+    UserError
+        If Moses' tokenizer does not know the target language.
     """
-    started = time.perf_counter()
-    training = model.training
-    model.eval()
+    ending = Path(options.reference or "").suffix.removeprefix(".")
+    guess = ending if ending in MOSES_LANGUAGES else DEFAULT_LANGUAGE
+    options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
+    options.target_lang = options.target_lang or getattr(config, "target_lang", None) or guess
     try:
-        nll = negative_log_likelihood(model, encoded, max_tokens, stop)
-        sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
-        translations = translate(model, tokenizer, sources, stop=stop, do_sample=False, num_beams=1)
-    finally:
-        model.train(training)
-    row = {"nll": round(nll, 4), **score(translations, references), "decoding": "greedy"}
-    return row | {"seconds": round(time.perf_counter() - started, 1)}, translations
+        check_language(options.target_lang)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return TrainingSettings(
+        dataset_name=options.dataset_name,
+        dataset_config_name=options.dataset_config_name,
+        source_lang=options.source_lang,
+        target_lang=options.target_lang,
+    )
+
+
+def judge(loaded: tuple, test_set: TestSet, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Evaluate a model on all pairs, however long: none is dropped but the empty ones, for the likelihood."""
+    model, tokenizer = loaded
+    text = test_set.as_dataset()
+    limits = TrainingSettings(max_source_length=UNLIMITED, max_target_length=UNLIMITED, max_length_ratio=UNLIMITED)
+    encoded, _ = encode(text, tokenizer, limits, test_set.split)
+    longest = max(max(encoded["source_length"]), max(encoded["target_length"]))
+    return evaluate(
+        model,
+        tokenizer,
+        text,
+        encoded,
+        max(longest, options.max_batch_tokens),
+        target_lang=options.target_lang,
+        lowercase=options.lowercase,
+        max_batch_tokens=options.max_batch_tokens,
+        **decoding(options),
+    )
+
+
+def read_baseline(test_set: TestSet, options: argparse.Namespace) -> list[str] | None:
+    """Return the translations to compare with, if there are any."""
+    if options.baseline_hypothesis:
+        return read_hypotheses(options.baseline_hypothesis, test_set)
+    if options.baseline_model is None:
+        return None
+    model, tokenizer = load(options.baseline_model, None, options.device, options.dtype)
+    sources = test_set.sources or []
+    return translate_all(model, tokenizer, sources, max_batch_tokens=options.max_batch_tokens, **decoding(options))
+
+
+def show(row: dict[str, Any], destination: str | None) -> None:
+    """Print the row as text; as JSON to a file beside it, or alone to standard output."""
+    if destination == "-":
+        print(json.dumps(row, indent=1, ensure_ascii=False))
+        return
+    if destination is not None:
+        Path(destination).write_text(json.dumps(row, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(describe(row))
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Say in words what was measured, each protocol by itself, and which tricks were on."""
+    lines = [
+        f"{row['test_set']}, {row['split']}: {row['sentences']:,} sentences, target language {row['target_lang']}",
+        "",
+        "Today's protocol",
+        f"  BLEU, sacreBLEU               {row['sacrebleu']:6.2f}   {row['sacrebleu_signature']}",
+        f"  BLEU, sacreBLEU, lowercased   {row['sacrebleu_lowercased']:6.2f}",
+        f"  chrF                          {row['chrf']:6.2f}",
+        "The paper's protocol, not to be compared with the above",
+        f"  BLEU, compounds split         {row['paper_bleu']:6.2f}   {row['paper_bleu_signature']}",
+        f"  BLEU, compounds whole         {row['paper_bleu_without_split']:6.2f}",
+        f"Equal to their reference        {row['exact_match']:6.2f}%",
+    ]
+    on = ["quotes made straight and compounds split, in the paper's protocol alone"]
+    if "nll" in row:
+        lines.append(f"Perplexity of a word piece      {row['perplexity']:6.2f}   nll {row['nll']}, unsmoothed")
+        averaged = row["averaged_checkpoints"]
+        weights = "not known to be averaged" if averaged is None else f"average of {averaged} checkpoint(s)"
+        on = [f"{row['decoding']} (weights: {row['checkpoint']}, {weights})", *on]
+    lines.append(f"Tricks on: {'; '.join(on)}")
+    for name, result in row.get("comparison", {}).items():
+        lines += ["", f"Against the baseline, {name}: {result['difference']:+.2f}"]
+        for system in ("system", "baseline"):
+            interval = f"{result[f'{system}_mean']:.2f} +- {result[f'{system}_confidence']:.2f} (95%)"
+            lines.append(f"  {system:8}  {result[system]:6.2f}, bootstrap {interval}")
+        lines.append(
+            f"  p = {result['bootstrap_p_value']:.4f} by paired bootstrap, "
+            f"{result['randomization_p_value']:.4f} by approximate randomization"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -21,7 +21,7 @@ from training.checkpoints import check_checkpoint
 from training.settings import ROOT, TrainingSettings, UserError, parse_settings, write_recipe
 
 
-PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
+PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu", "sacremoses")
 
 
 def claim_output_dir(settings: TrainingSettings) -> Path:
@@ -186,9 +186,10 @@ class Logbook:
     def show(self, row: dict[str, Any], text: Any, translations: Sequence[str], samples: int = 4) -> None:
         """Print an evaluation row and the same few sentences each time, beside their references."""
         self.say(
-            f"\n{row['split']} at step {row['step']:,}: BLEU {row['sacrebleu']:.2f} (lowercased "
+            f"\n{row['split']} at step {row['step']:,}: sacreBLEU {row['sacrebleu']:.2f} (lowercased "
             f"{row['sacrebleu_lowercased']:.2f}), chrF {row['chrf']:.2f}, exact {row['exact_match']:.1f}%, "
-            f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"
+            + ("" if row["paper_bleu"] is None else f"BLEU by the paper's protocol {row['paper_bleu']:.2f}, ")
+            + f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"
             + (f", {row['averaged_checkpoints']} checkpoints averaged" if row["averaged_checkpoints"] > 1 else "")
         )
         for index in range(0, len(translations), max(1, len(translations) // samples))[:samples]:

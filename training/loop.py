@@ -11,11 +11,12 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from training.data import Prepared, lengths
-from training.evaluation import evaluate
+from training.judging import evaluate
 from training.keeping import Keeper, Progress
 from training.loading import Update, load_updates, plan_updates
 from training.logbook import Logbook
 from training.loss import LabelSmoothedObjective
+from training.metrics.translation_scores.protocols import MOSES_LANGUAGES
 from training.schedule import learning_rate
 from training.settings import TrainingSettings, UserError
 from training.sharding import full_tensor
@@ -261,9 +262,16 @@ class TrainingLoop:
         scores = [score for _, score in self.progress.scores]
         return int(self.progress.scores[best_of(scores, self.settings.metric_for_best_model)][0])
 
-    def judge(self, split: str, averaged: int = 1) -> dict[str, Any]:
-        """Evaluate on one split, log it and show a few translations; the main process does it, the others wait."""
-        row: dict[str, Any] = {"step": self.progress.step, "split": split, "averaged_checkpoints": averaged}
+    def judge(self, split: str, averaged: int | None = None) -> dict[str, Any]:
+        """Evaluate on one split, log it and show a few translations; the main process does it, the others wait.
+
+        On the way the search is greedy; in the end, when it is known of how many checkpoints the weights are the
+        average, it is the one that the published model does by itself.
+        """
+        step, language = self.progress.step, self.settings.target_lang
+        row: dict[str, Any] = {"step": step, "split": split, "averaged_checkpoints": averaged or 1}
+        row["checkpoint"] = f"step {step}"
+        search = {"num_beams": 1, "do_sample": False} if averaged is None else {}
         outcome: list[Any] = [None]
         if self.accelerator.is_main_process:
             with suppress(Interrupted):
@@ -274,6 +282,8 @@ class TrainingLoop:
                     self.prepared.encoded[split],
                     self.settings.max_tokens_per_device,
                     self.stop.reason,
+                    target_lang=language if language in MOSES_LANGUAGES else None,
+                    **search,
                 )
                 row |= scores
                 self.logbook.log(row)

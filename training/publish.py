@@ -14,7 +14,19 @@ from training.settings import ROOT, TrainingSettings
 from vaswani import VaswaniForConditionalGeneration
 
 
-METRICS = {"sacrebleu": ("bleu", "BLEU (sacreBLEU)"), "chrf": ("chrf", "chrF")}
+# Type and name of each, and which signature it has.
+METRICS = {
+    "sacrebleu": ("bleu", "BLEU (sacreBLEU)", "sacrebleu_signature"),
+    "chrf": ("chrf", "chrF (sacreBLEU)", "chrf_signature"),
+    "paper_bleu": ("bleu", "BLEU (the paper's protocol: tokenized, compounds split)", "paper_bleu_signature"),
+    "paper_bleu_without_split": (
+        "bleu",
+        "BLEU (the paper's protocol without splitting compounds)",
+        "paper_bleu_signature",
+    ),
+    "perplexity": ("perplexity", "perplexity of a word piece, teacher-forced", None),
+}
+END_OF_TABLE = "<!-- Further evaluations are added above this line. -->"
 
 
 def publish(
@@ -22,7 +34,7 @@ def publish(
     tokenizer: PreTrainedTokenizerBase,
     settings: TrainingSettings,
     counts: dict[str, int],
-    result: dict[str, Any],
+    results: list[dict[str, Any]],
     directory: Path,
 ) -> Path:
     """Write the model folder of a finished run.
@@ -35,8 +47,8 @@ def publish(
         What it was trained by.
     counts : dict of str to int
         Training pairs kept and dropped, by reason.
-    result : dict
-        The run's final evaluation row.
+    results : list of dict
+        The run's final evaluation rows, one a split; the last is the one that counts.
     directory : Path
         The run's output directory, which holds `recipe.toml`.
 
@@ -49,7 +61,7 @@ def publish(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
-    write_card(model, settings, counts, result, folder)
+    write_card(model, settings, counts, results, folder)
     return folder
 
 
@@ -57,7 +69,7 @@ def write_card(
     model: VaswaniForConditionalGeneration,
     settings: TrainingSettings,
     counts: dict[str, int],
-    result: dict[str, Any],
+    results: list[dict[str, Any]],
     folder: Path,
 ) -> None:
     """Fill `MODEL_CARD.md` with what was measured, and write it as the folder's README.md."""
@@ -73,18 +85,11 @@ def write_card(
         datasets=[settings.dataset_name] if _is_hub_name(settings.dataset_name) else None,
         model_name=name,
         eval_results=[
-            EvalResult(
-                task_type="translation",
-                task_name=f"Translation {'-'.join(languages)}",
-                dataset_type=settings.dataset_name or "custom",
-                dataset_name=training_text,
-                dataset_config=settings.dataset_config_name,
-                dataset_split=result["split"],
-                metric_type=metric,
-                metric_name=label,
-                metric_value=result[key],
+            result
+            for row in results
+            for result in eval_results(
+                row, languages, training_text, settings.dataset_name, settings.dataset_config_name
             )
-            for key, (metric, label) in METRICS.items()
         ],
     )
     card = ModelCard.from_template(
@@ -96,7 +101,9 @@ def write_card(
         target_lang=settings.target_lang,
         training_text=training_text,
         example=json.dumps("This is a sentence."),
-        result=result,
+        result=results[-1],
+        table=[table_row(row, row["split"]) for row in results],
+        end_of_table=END_OF_TABLE,
         parameters=f"{model.num_parameters():,}",
         config=model.config,
         settings=settings,
@@ -104,6 +111,55 @@ def write_card(
         run=tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"],
     )
     card.save(folder / "README.md")
+
+
+def eval_results(
+    row: dict[str, Any], languages: list[str], text: str, dataset: str | None = None, config: str | None = None
+) -> list[EvalResult]:
+    """Return what an evaluation row has to say in the card's model-index: an entry a metric, with how it was made."""
+    how = {name: row[name] for name in ("decoding", "checkpoint", "averaged_checkpoints") if row.get(name) is not None}
+    return [
+        EvalResult(
+            task_type="translation",
+            task_name=f"Translation {'-'.join(languages)}",
+            dataset_type=dataset or "custom",
+            dataset_name=text,
+            dataset_config=config,
+            dataset_split=row["split"],
+            metric_type=metric,
+            metric_name=label,
+            metric_value=row[key],
+            metric_args=({"signature": row[signature]} if signature else {}) | how,
+        )
+        for key, (metric, label, signature) in METRICS.items()
+        if row.get(key) is not None
+    ]
+
+
+def table_row(row: dict[str, Any], text: str) -> str:
+    """Return an evaluation row as a line of the card's table of results."""
+    names = ("sacrebleu", "sacrebleu_lowercased", "chrf", "paper_bleu", "paper_bleu_without_split")
+    averaged = row.get("averaged_checkpoints") or 1
+    weights = f"average of the last {averaged} checkpoints" if averaged > 1 else str(row.get("checkpoint", "the last"))
+    cells = [text, f"{row['sentences']:,}", f"{row['decoding']}; {weights}"]
+    cells += ["-" if row[name] is None else str(row[name]) for name in names]
+    cells += [f"{row['exact_match']}%", f"{row['nll']} ({row['perplexity']})"]
+    signature = row["sacrebleu_signature"].replace("|", r"\|")
+    return f"| {' | '.join([*cells, f'`{signature}`'])} |"
+
+
+def add_to_card(row: dict[str, Any], path: Path) -> None:
+    """Add an evaluation that was made later to a card: to its table, and to its model-index."""
+    card = ModelCard.load(path)
+    languages = [str(language) for language in card.data.language or [row["target_lang"]]]
+    # Results of one type, configuration and split are one entry, so the name must be part of these.
+    results = eval_results(row, languages, row["test_set"], row["test_set"].split(" ")[0])
+    card.data.eval_results = [*(card.data.eval_results or []), *results]
+    card.data.model_name = card.data.model_name or path.parent.name
+    line = table_row(row, f"{row['test_set']}, {row['split']}")
+    if END_OF_TABLE in card.text:
+        card.text = card.text.replace(END_OF_TABLE, f"{line}\n{END_OF_TABLE}")
+    card.save(path)
 
 
 def _training_text(settings: TrainingSettings) -> str:

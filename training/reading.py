@@ -4,8 +4,9 @@ What can be wrong with files is found here, before training starts. The corpus i
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import datasets
 from datasets import Dataset, DatasetDict
@@ -13,6 +14,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from training import grammar
 from training.settings import TrainingSettings, UserError
+from vaswani.lines import decode_line
 
 
 SPLITS = ("train", "validation", "test")
@@ -49,7 +51,32 @@ def load_text(settings: TrainingSettings) -> DatasetDict:
     return splits
 
 
-def _load_dataset(settings: TrainingSettings) -> dict[str, Dataset]:
+def load_split(settings: TrainingSettings, split: str) -> Dataset:
+    """Read the parallel text of one split of a dataset, as columns `source` and `target`.
+
+    Raises
+    ------
+    UserError
+        If the dataset, configuration, split or a language is missing.
+    """
+    if settings.dataset_name == "grammar":
+        with TemporaryDirectory() as folder:
+            path = grammar.write_corpus(Path(folder)) / f"{split}.tsv"
+            return _as_source_and_target(read_files([str(path)], settings), split, settings)
+    check_dataset(settings)
+    loaded = datasets.load_dataset(settings.dataset_name, settings.dataset_config_name)
+    _require_splits(loaded, [split], settings)
+    return _as_source_and_target(loaded[split], split, settings)
+
+
+def check_dataset(settings: TrainingSettings) -> None:
+    """Check that a dataset can be reached, and has the configuration.
+
+    Raises
+    ------
+    UserError
+        Naming it and, where one must be chosen, its configurations.
+    """
     name, config = settings.dataset_name, settings.dataset_config_name
     try:
         configs = datasets.get_dataset_config_names(name)
@@ -61,10 +88,20 @@ def _load_dataset(settings: TrainingSettings) -> dict[str, Dataset]:
         raise UserError(f"dataset_config_name is missing: {name!r} has {', '.join(map(repr, configs))}")
     if config is not None and config not in configs:
         raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
-    loaded = datasets.load_dataset(name, config)
-    for split in SPLITS[:2]:
+
+
+def _require_splits(loaded: DatasetDict, splits: Iterable[str], settings: TrainingSettings) -> None:
+    for split in splits:
         if split not in loaded:
-            raise UserError(f"the dataset {name!r} has no split {split!r}, only {', '.join(map(repr, loaded))}")
+            raise UserError(
+                f"the dataset {settings.dataset_name!r} has no split {split!r}, only {', '.join(map(repr, loaded))}"
+            )
+
+
+def _load_dataset(settings: TrainingSettings) -> dict[str, Dataset]:
+    check_dataset(settings)
+    loaded = datasets.load_dataset(settings.dataset_name, settings.dataset_config_name)
+    _require_splits(loaded, SPLITS[:2], settings)
     return {split: loaded[split] for split in SPLITS if split in loaded}
 
 
@@ -144,14 +181,24 @@ def _call(rows: Callable[..., Iterator[dict]], paths: tuple, languages: tuple, s
     yield from rows(paths, languages)
 
 
+def read_lines(path: str) -> list[str]:
+    """Read a whole file of sentences, which a test set may be.
+
+    Raises
+    ------
+    UserError
+        If it is missing or not UTF-8 (with the line).
+    """
+    if not Path(path).is_file():
+        raise UserError(f"the file {path} does not exist")
+    return list(_lines(path))
+
+
 def _lines(path: str) -> Iterator[str]:
     """Yield lines ended by a line feed alone: other separators of Unicode may stand within a sentence."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
-                yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path} is not UTF-8 in line {number}: {error.reason}") from error
+            yield decode_line(line, path, number)
 
 
 def _read_aligned(paths: tuple[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
         loop.close()
         logbook.close()
     if accelerator.is_main_process:
-        folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results[-1], directory)
+        folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
         if settings.push_to_hub:
             print(f"Sent to {push(folder, settings)}")
         print(how_to_use(folder, prepared.text[results[-1]["split"]][0]["source"]))

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -6,10 +7,12 @@ import tomllib
 import pytest
 import torch
 import transformers
+import yaml
 from tiny_run import ACCELERATE, launch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import vaswani
+from training import evaluation
 from training.settings import parse_settings
 
 
@@ -76,7 +79,37 @@ def test_the_card_says_what_was_measured(finished_run):
         assert text in front_matter
     for text in (result["sacrebleu_signature"], f"{result['exact_match']}%", "5,000 kept", "from `en` to `de`"):
         assert text in card
+    entries = yaml.safe_load(front_matter)["model-index"][0]["results"]
+    assert [entry["dataset"]["split"] for entry in entries] == ["validation", "test"]
+    measured = {metric["name"]: (metric["value"], metric["args"]) for metric in entries[1]["metrics"]}
+    assert measured["chrF (sacreBLEU)"][0] == result["chrf"]
+    value, how = measured["BLEU (the paper's protocol: tokenized, compounds split)"]
+    assert (value, how["signature"]) == (result["paper_bleu"], result["paper_bleu_signature"])
+    assert (how["decoding"], how["checkpoint"], how["averaged_checkpoints"]) == (result["decoding"], "step 600", 4)
     assert "{{" not in card
+
+
+def test_a_later_evaluation_joins_metrics_card_and_model_index(finished_run, corpus, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    pairs = [line.split("\t") for line in (corpus / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    for column, name in enumerate(("later.en", "later.de")):
+        (tmp_path / name).write_text("".join(f"{pair[column]}\n" for pair in pairs), encoding="utf-8")
+    files = ["--source", str(tmp_path / "later.en"), "--reference", str(tmp_path / "later.de")]
+    evaluation.main(["--model", str(run / "model"), *files, "--num_beams", "2"])
+    row = rows(run)[-1]
+    before = rows(finished_run)[-1]
+    assert (row["step"], row["averaged_checkpoints"], row["test_set"]) == (600, 4, "later.de")
+    assert row["decoding"] == "beam 2, length_penalty 1.0"
+    assert row["nll"] == pytest.approx(before["nll"], abs=1e-3)  # the same text
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    entry = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][-1]
+    assert (entry["dataset"]["name"], entry["metrics"][1]["value"]) == ("later.de", row["chrf"])
+    table = [line for line in card.splitlines() if line.startswith("| later.de, test | 100 | beam 2")]
+    assert len(table) == 1
+    assert f"{row['nll']} ({row['perplexity']})" in table[0]
+    evaluation.main(["--model", str(run / "checkpoints" / "step-0000500"), "--tokenizer", str(run / "model"), *files])
+    assert (rows(run)[-1]["step"], rows(run)[-1]["checkpoint"]) == (500, "step-0000500")
 
 
 def test_the_zero_vector_stays_zero(finished_run):

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import shutil
 
 import pytest
 
+import training.evaluation
 import vaswani.cli
 from training.settings import ROOT, parse_settings
 
@@ -47,6 +49,22 @@ def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
         assert vaswani.cli.main(shlex.split(command.split(">")[0])[1:]) == 0
     assert (tmp_path / "news.de").read_text() == "zwei eins\n\ndrei\n"
     assert capfd.readouterr().out.count("\n") == 6
+
+
+def test_scoring_commands_run(finished_run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    shutil.copytree(finished_run / "model", tmp_path / "runs" / "demo" / "model")
+    for name, text in (("test.en", "one two"), ("test.de", "zwei eins"), ("news.de", "zwei eins"), ("old.de", "eins")):
+        (tmp_path / name).write_text(f"{text}\n" * 5)
+    monkeypatch.chdir(tmp_path)
+    start = "python training/evaluation.py "
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
+    assert len(commands) >= 3
+    for command in commands:
+        training.evaluation.main(shlex.split(command)[2:])
+    said = capsys.readouterr().out
+    for text in ("Today's protocol", '"paper_bleu_without_split"', "by paired bootstrap"):
+        assert text in said
 
 
 def test_make_targets_exist():

@@ -1,0 +1,137 @@
+"""Judge a model on a split: teacher-forced likelihood, and translations against their references."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from training.batching import collate, cut, plan_epoch
+from training.data import lengths, read_pairs
+from training.loss import label_smoothed_sums
+from training.metrics.translation_scores.translation_scores import TranslationScores
+from training.stopping import Interrupted
+from vaswani.translation import translate
+
+
+@torch.no_grad()
+def negative_log_likelihood(
+    model: PreTrainedModel, encoded: Dataset, max_tokens: int, stop: Callable[[], str | None] = lambda: None
+) -> float:
+    """Return the mean over target tokens of -ln p(token), teacher-forced and not smoothed."""
+    sides = lengths(encoded)
+    plan = plan_epoch(*sides, max_tokens, seed=0, epoch=0)
+    nll = tokens = 0.0
+    for indices in (batch for groups in plan for batch in cut(groups, *sides, max_tokens)):
+        _raise_if(stop())
+        batch = collate(*read_pairs(encoded, indices), model.config.pad_token_id)
+        input_ids, attention_mask, labels = (tensor.to(model.device) for tensor in batch)
+        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+        logits = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+        sums = label_smoothed_sums(logits, labels, 0.0)
+        nll, tokens = nll + sums.nll.item(), tokens + sums.tokens.item()
+    return nll / tokens
+
+
+def _raise_if(reason: str | None) -> None:
+    if reason is not None:
+        raise Interrupted(reason)
+
+
+def translate_all(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[str],
+    stop: Callable[[], str | None] = lambda: None,
+    **kwargs: Any,
+) -> list[str]:
+    """Return the best translation of each sentence, showing how far it has come; `kwargs` as for `translate`.
+
+    Raises
+    ------
+    Interrupted
+        As soon as `stop` gives a reason.
+    """
+    with tqdm(total=len(sentences), desc="Translating", unit=" sentences", leave=False) as progress:
+
+        def count(translated: int) -> None:
+            progress.update(translated)
+            _raise_if(stop())
+
+        return [best.text for best, *_ in translate(model, tokenizer, sentences, on_batch=count, **kwargs)]
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: Dataset,
+    encoded: Dataset,
+    max_tokens: int,
+    stop: Callable[[], str | None] = lambda: None,
+    target_lang: str | None = None,
+    lowercase: bool = False,
+    **kwargs: Any,
+) -> tuple[dict[str, Any], list[str]]:
+    """Judge a model on one split: all of its text is translated, its usable pairs give the likelihood.
+
+    Parameters
+    ----------
+    model, tokenizer, text, encoded
+        `text` has columns `source` and `target`, `encoded` what `encode` made of it.
+    max_tokens : int
+        Positions to compute at a time for the likelihood.
+    stop : callable, optional
+        Gives the reason to end, or None.
+    target_lang, lowercase
+        As for the metric.
+    **kwargs
+        As for `translate`.
+
+    Returns
+    -------
+    row : dict
+        `nll` and its exponential `perplexity` (of a word piece, unsmoothed, as in Table 3), what the metric returns,
+        `decoding`, and `seconds`.
+    translations : list of str
+
+    Raises
+    ------
+    Interrupted
+        As soon as `stop` gives a reason.
+    """
+    started = time.perf_counter()
+    training = model.training
+    model.eval()
+    try:
+        nll = negative_log_likelihood(model, encoded, max_tokens, stop)
+        sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
+        translations = translate_all(model, tokenizer, sources, stop, **kwargs)
+    finally:
+        model.train(training)
+    scores = TranslationScores(keep_in_memory=True).compute(
+        predictions=translations, references=references, target_lang=target_lang, lowercase=lowercase
+    )
+    row = {"nll": round(nll, 4), "perplexity": round(math.exp(min(nll, 100.0)), 3), **scores}
+    row["decoding"] = describe_decoding(model, kwargs)
+    return row | {"seconds": round(time.perf_counter() - started, 1)}, translations
+
+
+def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
+    """Name the search that `generate()` does with what was given to it, such as "beam 4, alpha 0.6"."""
+    defaults = model.generation_config
+    names = ("num_beams", "do_sample", "length_penalty", "length_penalty_alpha", "max_new_tokens")
+    settings = {name: given.get(name, getattr(defaults, name, None)) for name in names}
+    beams = settings["num_beams"] or 1
+    words = [("sampling" if settings["do_sample"] else "greedy") if beams == 1 else f"beam {beams}"]
+    if beams > 1 and settings["length_penalty_alpha"] is not None:
+        words.append(f"alpha {settings['length_penalty_alpha']}")
+    elif beams > 1:
+        penalty = settings["length_penalty"]
+        words.append(f"length_penalty {1.0 if penalty is None else penalty}")
+    if "max_new_tokens" in given:
+        words.append(f"at most {given['max_new_tokens']} tokens")
+    return ", ".join(words)

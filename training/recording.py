@@ -1,0 +1,59 @@
+"""Where the row of an evaluation goes that was made after a run: its metrics.jsonl, and the model card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from training.publish import add_to_card
+
+
+def origin(model: str) -> dict[str, Any]:
+    """Say what the weights in a model folder are: the step, and of how many checkpoints they are the average.
+
+    Returns
+    -------
+    dict
+        `step`, `averaged_checkpoints` (None where that is not known), `checkpoint`.
+    """
+    folder = Path(model)
+    if folder.name.startswith("step-"):
+        return {"step": int(folder.name.split("-")[1]), "averaged_checkpoints": 1, "checkpoint": folder.name}
+    last: dict[str, Any] = {}
+    for row in _rows(metrics_of(folder)):
+        last |= row
+    names = "step", "averaged_checkpoints"
+    return {name: last.get(name) for name in names} | {"checkpoint": folder.name if folder.exists() else model}
+
+
+def metrics_of(folder: Path) -> Path:
+    """Return the metrics of the run that a model folder or checkpoint is of, or else those in the folder."""
+    for run in (folder.resolve().parent, folder.resolve().parent.parent):
+        if (run / "metrics.jsonl").exists() and (run / "recipe.toml").exists():
+            return run / "metrics.jsonl"
+    return folder / "metrics.jsonl"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def record(row: dict[str, Any], model: str) -> str:
+    """Add a row to the metrics and to the card of a local model.
+
+    Returns
+    -------
+    str
+        What was done, in a sentence.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return f"Not recorded: {model} is no folder."
+    metrics, card = metrics_of(folder), folder / "README.md"
+    try:
+        with metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if card.exists():
+            add_to_card(row, card)
+    except OSError as error:
+        return f"Not recorded: {error}"
+    return f"Recorded in {metrics}" + (f" and {card}" if card.exists() else "")
