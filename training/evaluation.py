@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data import encode
 from training.judging import evaluate, translate_all
-from training.metrics.translation_scores.protocols import MOSES_LANGUAGES, check_language, score, suspicions
+from training.metrics.translation_scores.protocols import check_language, moses_languages, score, suspicions
 from training.recording import origin, record
 from training.settings import TrainingSettings, UserError
 from training.significance import compare
@@ -89,7 +89,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     text.add_argument(
         "--target_lang",
         help="language of the references, for the dataset and for Moses' tokenizer: one of "
-        f"{', '.join(MOSES_LANGUAGES)} (default: the model's, or the ending of --reference, or {DEFAULT_LANGUAGE})",
+        f"{', '.join(moses_languages())} (default: the model's, or the ending of --reference, or {DEFAULT_LANGUAGE})",
     )
     text.add_argument("--max_samples", type=at_least_one, metavar="N", help="only the first N sentences")
     how = parser.add_argument_group("how")
@@ -123,7 +123,7 @@ def choose_languages(options: argparse.Namespace, config: Any) -> TrainingSettin
         If Moses' tokenizer does not know the target language.
     """
     ending = Path(options.reference or "").suffix.removeprefix(".")
-    guess = ending if ending in MOSES_LANGUAGES else DEFAULT_LANGUAGE
+    guess = ending if ending in moses_languages() else DEFAULT_LANGUAGE
     options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
     options.target_lang = options.target_lang or getattr(config, "target_lang", None) or guess
     try:

@@ -16,7 +16,7 @@ from training.keeping import Keeper, Progress
 from training.loading import Update, load_updates, plan_updates
 from training.logbook import Logbook
 from training.loss import LabelSmoothedObjective
-from training.metrics.translation_scores.protocols import MOSES_LANGUAGES
+from training.metrics.translation_scores.protocols import moses_languages
 from training.schedule import learning_rate
 from training.settings import TrainingSettings, UserError
 from training.sharding import full_tensor
@@ -282,7 +282,7 @@ class TrainingLoop:
                     self.prepared.encoded[split],
                     self.settings.max_tokens_per_device,
                     self.stop.reason,
-                    target_lang=language if language in MOSES_LANGUAGES else None,
+                    target_lang=language if language in moses_languages() else None,
                     **search,
                 )
                 row |= scores

@@ -13,12 +13,8 @@ from importlib.metadata import version
 from typing import Any
 
 import sacrebleu
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
-from sacremoses.corpus import NonbreakingPrefixes
 
 
-# Those that Moses' tokenizer knows; of any other it would silently make English.
-MOSES_LANGUAGES = tuple(sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}))
 PAPER_TOKENIZATION = "none"  # sacreBLEU is given tokens, as multi-bleu.perl is
 
 DOUBLE_QUOTES, SINGLE_QUOTES = "„“”‟«»", "‚‘’‛‹›"  # noqa: RUF001
@@ -32,12 +28,29 @@ SIGNS_OF_TOKENIZATION = {
     "&quot; or the like": re.compile(r"&(quot|apos|amp|lt|gt|#91|#93|#124|#39|#34);"),
     "a space before the last full stop": re.compile(r"\w \.$"),
 }
-NORMALIZER = MosesPunctNormalizer()
+
+
+# sacremoses takes most of a second to import, which most runs of this project do not need.
+@lru_cache
+def _tokenizer(language: str) -> Any:
+    from sacremoses import MosesTokenizer
+
+    return MosesTokenizer(language)
 
 
 @lru_cache
-def _tokenizer(language: str) -> MosesTokenizer:
-    return MosesTokenizer(language)
+def _normalizer() -> Any:
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer()
+
+
+@lru_cache
+def moses_languages() -> tuple[str, ...]:
+    """Return the languages that Moses' tokenizer knows; of any other it would silently make English."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    return tuple(sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}))
 
 
 def check_language(language: str) -> None:
@@ -48,8 +61,8 @@ def check_language(language: str) -> None:
     ValueError
         Naming those that it does.
     """
-    if language not in MOSES_LANGUAGES:
-        raise ValueError(f"target_lang={language!r} must be one of {', '.join(MOSES_LANGUAGES)}")
+    if language not in moses_languages():
+        raise ValueError(f"target_lang={language!r} must be one of {', '.join(moses_languages())}")
 
 
 def normalize_punctuation(text: str) -> str:
@@ -58,7 +71,7 @@ def normalize_punctuation(text: str) -> str:
     The script was run over hypotheses, the quotes of references were changed by hand; here both is done to both sides,
     so that no side is charged with what was taken from the other.
     """
-    return text if text.isascii() else NORMALIZER.replace_unicode_punct(text).translate(STRAIGHT_QUOTES)
+    return text if text.isascii() else _normalizer().replace_unicode_punct(text).translate(STRAIGHT_QUOTES)
 
 
 def tokenize(text: str, language: str) -> str:
