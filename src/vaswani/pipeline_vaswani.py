@@ -15,6 +15,20 @@ from transformers import Pipeline
 EXTRA_TARGET_TOKENS = 50
 
 
+def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
+    """Say in half a sentence why a tokenizer cannot be that of a model, or return None.
+
+    Other models than this project's may have rows to spare, but no fewer than their tokenizer has types.
+    """
+    rows, types = model.config.vocab_size, 0 if tokenizer is None else len(tokenizer)
+    if tokenizer is None or (tokenizer.eos_token_id is None and types < rows):
+        # transformers makes an empty one where a folder has none
+        return "has no tokenizer: it must hold a tokenizer.json beside the model"
+    if types > rows or (types < rows and model.config.model_type == "vaswani"):
+        return f"has a vocabulary of {rows:,} types but a tokenizer of {types:,}: both must be equal"
+    return None
+
+
 class TranslationPipeline(Pipeline):
     """Translate sentences with an encoder-decoder model.
 
@@ -34,7 +48,8 @@ class TranslationPipeline(Pipeline):
     Raises
     ------
     ValueError
-        If the task names another direction than the model's, or an input is no string.
+        If the task names another direction than the model's, the tokenizer is missing or has another number of types,
+        or an input is no string.
 
     Examples
     --------
@@ -49,6 +64,9 @@ class TranslationPipeline(Pipeline):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        problem = tokenizer_problem(self.model, self.tokenizer)
+        if problem is not None:
+            raise ValueError(f"model={self.model.config.name_or_path!r} {problem}")
         languages = getattr(self.model.config, "source_lang", None), getattr(self.model.config, "target_lang", None)
         direction = "translation_{}_to_{}".format(*languages)
         if self.task and self.task != "translation" and all(languages) and self.task != direction:

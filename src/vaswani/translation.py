@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError
-from .pipeline_vaswani import EXTRA_TARGET_TOKENS
+from .pipeline_vaswani import EXTRA_TARGET_TOKENS, tokenizer_problem
 
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,9 @@ def load(
         raise UserError(
             f"model={where!r} has no tokenizer: it must hold a tokenizer.json beside the model ({_first_line(error)})"
         ) from error
-    check_vocabulary(model, tokenizer, where)
+    problem = tokenizer_problem(model, tokenizer)
+    if problem is not None:
+        raise UserError(f"model={where!r} {problem}")
     if device is None:
         device = str(torch.accelerator.current_accelerator() or "cpu")
     try:
@@ -76,23 +78,6 @@ def load(
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
-
-
-def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Refuse a tokenizer that is not the model's.
-
-    Raises
-    ------
-    UserError
-        If it is empty, as transformers makes it where a folder has none, or has another number of types.
-    """
-    types, rows = len(tokenizer), model.config.vocab_size
-    if tokenizer.eos_token_id is None and types < rows:
-        raise UserError(f"model={name!r} has no tokenizer: it must hold a tokenizer.json beside the model")
-    if types != rows:
-        raise UserError(
-            f"model={name!r} has a vocabulary of {rows:,} types but a tokenizer of {types:,}: both must be equal"
-        )
 
 
 def translate(

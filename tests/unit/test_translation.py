@@ -3,7 +3,7 @@ import torch
 
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
-from vaswani.translation import check_vocabulary, load, translate
+from vaswani.translation import load, translate
 
 
 SENTENCES = ["one two", "", "three", "one two three four five six", "  ", "two"]
@@ -80,4 +80,3 @@ def test_models_and_tokenizers_that_do_not_fit_are_refused(model, tokenizer, ran
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="device='abacus' must be a device of this machine"):
         load(str(tmp_path), device="abacus")
-    check_vocabulary(model, tokenizer, "x")

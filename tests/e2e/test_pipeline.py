@@ -1,0 +1,73 @@
+"""`pipeline("translation")` as transformers 4 had it."""
+
+import warnings
+
+import pytest
+from datasets import Dataset
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+from vaswani import TranslationPipeline
+from vaswani.tokenization import train_tokenizer
+
+
+SENTENCES = ["one two three", "ten nine", "four seven one", "six", "two two"]
+TRANSLATIONS = ["drei zwei eins", "neun zehn", "eins sieben vier", "sechs", "zwei zwei"]
+
+
+@pytest.fixture(scope="module")
+def translator(finished_run):
+    return pipeline("translation", model=str(finished_run / "model"))
+
+
+def test_a_string_and_a_list_give_a_flat_list_of_dicts(translator):
+    assert translator(SENTENCES[0]) == [{"translation_text": TRANSLATIONS[0]}]
+    assert translator(SENTENCES[:1]) == [{"translation_text": TRANSLATIONS[0]}]
+    expected = [{"translation_text": text} for text in TRANSLATIONS]
+    for batch_size in (1, 2, 5, 8):
+        assert translator(SENTENCES, batch_size=batch_size) == expected
+    assert translator([]) == []
+
+
+def test_a_dataset_and_a_generator_give_one_result_each_in_order(translator):
+    rows = Dataset.from_dict({"en": SENTENCES})
+    expected = [[{"translation_text": text}] for text in TRANSLATIONS]
+    for batch_size in (1, 3):
+        assert list(translator(KeyDataset(rows, "en"), batch_size=batch_size)) == expected
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert list(translator((row for row in SENTENCES), batch_size=batch_size)) == expected
+
+
+def test_generate_takes_what_the_call_and_the_constructor_give(translator, finished_run):
+    several = translator(SENTENCES[:2], num_beams=4, num_return_sequences=3, batch_size=2)
+    assert [len(result) for result in several] == [3, 3]
+    assert [result[0]["translation_text"] for result in several] == TRANSLATIONS[:2]
+    assert len({hypothesis["translation_text"] for hypothesis in several[0]}) == 3
+    assert len(translator("one two three", num_beams=2, num_return_sequences=2)) == 2
+    short = pipeline("translation", model=str(finished_run / "model"), max_new_tokens=1)
+    assert len(short(SENTENCES[0], return_tensors=True)[0]["translation_token_ids"]) == 2
+    assert translator(SENTENCES[0], do_sample=True, top_k=1) == [{"translation_text": TRANSLATIONS[0]}]
+
+
+def test_the_direction_can_be_part_of_the_name_and_objects_can_be_given(finished_run):
+    folder = finished_run / "model"
+    assert pipeline("translation_en_to_de", model=str(folder))(SENTENCES[3])[0]["translation_text"] == TRANSLATIONS[3]
+    with pytest.raises(ValueError, match=r'task="translation_en_to_fr" does not fit this model, which does "transl'):
+        pipeline("translation_en_to_fr", model=str(folder))
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer)
+    assert translator(SENTENCES[3]) == [{"translation_text": TRANSLATIONS[3]}]
+
+
+def test_odd_text_survives(translator):
+    odd = ["", "   ", "\U0001f600", "one\u2028two\x85\x00", "two\n\tthree", "six " * 50]
+    results = translator(odd, batch_size=3)
+    assert [set(result) for result in results] == [{"translation_text"}] * len(odd)
+
+
+def test_a_tokenizer_that_is_not_the_model_s_is_refused(finished_run):
+    model = AutoModelForSeq2SeqLM.from_pretrained(finished_run / "model")
+    other = train_tokenizer(["one two three four"], 262)
+    with pytest.raises(ValueError, match="has a vocabulary of 290 types but a tokenizer of 262: both must be equal"):
+        TranslationPipeline(model=model, tokenizer=other)
