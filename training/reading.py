@@ -60,6 +60,7 @@ def load_split(settings: TrainingSettings, split: str) -> Dataset:
         If the dataset, configuration, split or a language is missing.
     """
     if settings.dataset_name == "grammar":
+        _require_splits(SPLITS, [split], settings)
         with TemporaryDirectory() as folder:
             path = grammar.write_corpus(Path(folder)) / f"{split}.tsv"
             return _as_source_and_target(read_files([str(path)], settings), split, settings)
@@ -90,7 +91,7 @@ def check_dataset(settings: TrainingSettings) -> None:
         raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
 
 
-def _require_splits(loaded: DatasetDict, splits: Iterable[str], settings: TrainingSettings) -> None:
+def _require_splits(loaded: Iterable[str], splits: Iterable[str], settings: TrainingSettings) -> None:
     for split in splits:
         if split not in loaded:
             raise UserError(

@@ -111,6 +111,11 @@ def translate(
     -------
     list of list of Hypothesis
         In the order of `sentences`; `num_return_sequences` of each, the best first.
+
+    Raises
+    ------
+    UserError
+        If ``generate()`` does not take what it was given.
     """
     config = model.generation_config
     settings = {
@@ -180,9 +185,11 @@ def _generate(
         lengths["max_new_tokens"] = min(lengths["max_new_tokens"], limit - 1)
     if "max_length" in generate_kwargs:
         lengths = {}
-    output = model.generate(
-        **inputs, **(lengths | generate_kwargs), return_dict_in_generate=True, output_scores=with_scores
-    )
+    given = lengths | generate_kwargs
+    try:
+        output = model.generate(**inputs, **given, return_dict_in_generate=True, output_scores=with_scores)
+    except ValueError as error:  # what it says of arguments that it does not take
+        raise UserError(_first_line(error)) from error
     texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     scores = _scores(model, output) if with_scores else [None] * len(texts)
     return list(map(Hypothesis, texts, scores))

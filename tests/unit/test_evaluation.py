@@ -178,6 +178,10 @@ def test_warnings_come_before_the_scores(files, tmp_path, capsys):
             "short.de has 1 lines but test.de has 40: the numbers",
         ),
         (["--hypothesis", "good.de", "--reference", "empty.de"], "the reference empty.de is empty"),
+        (
+            ["--hypothesis", "good.de", "--dataset_name", "grammar", "--split", "x"],
+            "the dataset 'grammar' has no split",
+        ),
         (["--model", "nowhere", "--reference", "test.de"], "source is missing: a model needs something to translate"),
         (["--hypothesis", "good.de", "--reference", "test.de", "--beams"], "unrecognized arguments: --beams"),
         (

@@ -60,6 +60,11 @@ def test_a_sentence_longer_than_the_learned_positions_is_cut_and_the_others_are_
     assert "tokens is cut off after 12, all that this model has positions for: one one" in caplog.text
 
 
+def test_what_generate_does_not_take_is_said_in_a_sentence(model, tokenizer):
+    with pytest.raises(UserError, match="nonsense"):
+        translate(model, tokenizer, ["one"], nonsense=1)
+
+
 def test_ten_thousand_tokens_are_translated(model, tokenizer):
     with torch.inference_mode():
         [[best]] = translate(model, tokenizer, ["six " * 10_000], max_new_tokens=3)
