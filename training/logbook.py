@@ -186,7 +186,7 @@ class Logbook:
     def show(self, row: dict[str, Any], text: Any, translations: Sequence[str], samples: int = 4) -> None:
         """Print an evaluation row and the same few sentences each time, beside their references."""
         self.say(
-            f"\n{row['split']} at step {row['step']:,}: sacreBLEU {row['sacrebleu']:.2f} (lowercased "
+            f"\n{row['split']} at {row['checkpoint']}: sacreBLEU {row['sacrebleu']:.2f} (lowercased "
             f"{row['sacrebleu_lowercased']:.2f}), chrF {row['chrf']:.2f}, exact {row['exact_match']:.1f}%, "
             + ("" if row["paper_bleu"] is None else f"BLEU by the paper's protocol {row['paper_bleu']:.2f}, ")
             + f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"

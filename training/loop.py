@@ -270,7 +270,9 @@ class TrainingLoop:
         """
         step, language = self.progress.step, self.settings.target_lang
         row: dict[str, Any] = {"step": step, "split": split, "averaged_checkpoints": averaged or 1}
-        row["checkpoint"] = f"step {step}"
+        # Early stopping publishes the weights of its best evaluation.
+        is_best = averaged == 1 and self.settings.early_stopping_patience is not None
+        row["checkpoint"] = f"step {self.best_step() if is_best else step}"
         search = {"num_beams": 1, "do_sample": False} if averaged is None else {}
         outcome: list[Any] = [None]
         if self.accelerator.is_main_process:

@@ -12,6 +12,8 @@ import pytest
 
 from training.metrics.translation_scores import protocols
 from training.metrics.translation_scores.protocols import (
+    check_language,
+    moses_languages,
     multi_bleu,
     normalize_punctuation,
     prepare,
@@ -200,3 +202,15 @@ def test_on_newstest2014_the_paper_s_protocol_forgives_quotes_and_credits_compou
     assert (row["sentences"], row["sacrebleu"], row["paper_bleu"]) == (3003, 100.0, 100.0)
     straight = [text.translate(protocols.STRAIGHT_QUOTES) for text in references]
     assert score(straight, references, "de")["paper_bleu"] == 100.0
+
+
+def test_without_sacremoses_no_language_is_known_and_the_paper_s_protocol_says_what_it_needs(monkeypatch):
+    moses_languages.cache_clear()
+    monkeypatch.setitem(sys.modules, "sacremoses.corpus", None)
+    try:
+        assert moses_languages() == ()
+        with pytest.raises(ValueError, match="needs sacremoses"):
+            check_language("de")
+        assert score(["a"], ["a"], None)["paper_bleu"] is None
+    finally:
+        moses_languages.cache_clear()

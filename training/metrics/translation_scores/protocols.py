@@ -47,9 +47,11 @@ def _normalizer() -> Any:
 
 @lru_cache
 def moses_languages() -> tuple[str, ...]:
-    """Return the languages that Moses' tokenizer knows; of any other it would silently make English."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
+    """Return the languages that Moses' tokenizer knows (others silently become English); none if it is absent."""
+    try:
+        from sacremoses.corpus import NonbreakingPrefixes
+    except ModuleNotFoundError:  # a machine that only trains can do without
+        return ()
     return tuple(sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}))
 
 
@@ -61,6 +63,8 @@ def check_language(language: str) -> None:
     ValueError
         Naming those that it does.
     """
+    if not moses_languages():
+        raise ValueError("the paper's protocol needs sacremoses: pip install sacremoses")
     if language not in moses_languages():
         raise ValueError(f"target_lang={language!r} must be one of {', '.join(moses_languages())}")
 
