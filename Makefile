@@ -37,7 +37,8 @@ test: $(READY) hf-suite
 
 # The oldest transformers that we promise to work with.
 test-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest tests/parity tests/hub tests/e2e tests/unit/test_configuration.py
+	$(OLDEST)/bin/python -m pytest tests/parity tests/hub tests/e2e tests/unit/test_configuration.py \
+	    tests/unit/test_generation.py
 
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)

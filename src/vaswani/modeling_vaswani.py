@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -34,6 +33,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
+from .generation_vaswani import VaswaniGenerationMixin
 from .pipeline_vaswani import TranslationPipeline  # noqa: F401  saved folders carry what this file imports
 
 
@@ -609,7 +609,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, GenerationMixin):
+class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationMixin):
     """The Transformer with its pre-softmax projection, the same matrix as both embeddings: section 3.4."""
 
     _auto_class = "AutoModelForSeq2SeqLM"
@@ -626,6 +626,8 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, GenerationMixin):
         # A zero row has logit 0 for ever, which may well be the highest: <pad> has to be ruled out.
         if config.pad_token_id is not None:
             self.generation_config.suppress_tokens = [config.pad_token_id]
+        # What is thought to repeat the model's config loses our own settings when loaded.
+        self.generation_config._from_model_config = False
         self.post_init()
 
     @can_return_tuple

@@ -1,0 +1,198 @@
+"""One step of the decoder: logits of the next token for all hypotheses of all sentences.
+
+`FusedSteps` computes them from the model's modules, without copying or repeating what is cached; `ModelSteps` asks the
+model itself. A search may use either.
+
+Axis letters: B sentences, K hypotheses of a sentence (beams), R = B * K rows, T target positions so far, S source
+positions, H heads, D model width, V vocabulary.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+from transformers import DynamicCache, EncoderDecoderCache
+
+
+class FusedSteps:
+    """Logits of the next token, equal to the model's, for K hypotheses of each of B sentences.
+
+    What depends on the source alone is computed once per sentence: the hypotheses of a sentence are so many queries to
+    the same keys and values. Nor do their own keys and values move when hypotheses change places: each slot's stay
+    where they were written, and a mask says through which slots each hypothesis has come.
+
+    Parameters
+    ----------
+    model : VaswaniForConditionalGeneration
+    states : Tensor of shape (B, S, D)
+        The encoder's output.
+    source_mask : Tensor of shape (B, S), or None
+        1 for each real token.
+    num_beams : int
+        K.
+    """
+
+    def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
+        self.decoder, self.lm_head = model.model.decoder, model.lm_head
+        self.num_beams, self.length = num_beams, 0
+        self.projections = [fuse(layer.self_attn) for layer in self.decoder.layers]
+        attentions = [layer.encoder_attn for layer in self.decoder.layers]
+        self.source_keys = [split_heads(attn.k_proj(states), attn.head_dim) for attn in attentions]
+        self.source_values = [split_heads(attn.v_proj(states), attn.v_head_dim) for attn in attentions]
+        self.source_mask = None  # (B, 1, 1, S), added to scores
+        if source_mask is not None and not source_mask.all():
+            lowest = torch.finfo(self.source_keys[0].dtype).min
+            self.source_mask = self.source_keys[0].new_zeros(source_mask.shape)
+            self.source_mask = self.source_mask.masked_fill(source_mask == 0, lowest)[:, None, None]
+        self.keys: list[torch.Tensor] = []  # each (B, H, room * K, d_k), slots of a position side by side
+        self.values: list[torch.Tensor] = []
+        self.mask: torch.Tensor | None = None  # (B, 1, K, T * K), added to scores
+
+    def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append (B, K) tokens, each to the hypothesis of its sentence that `parents` (B, K) names.
+
+        `parents` is None where every hypothesis is its own successor. Returns the (R, V) logits of what comes next.
+        """
+        self._extend_mask(parents)
+        hidden_states = self.decoder._embed(tokens.flatten()[:, None], None)
+        hidden_states = self.decoder._add_positions(hidden_states, self.length)[:, 0]  # (R, D)
+        for index, layer in enumerate(self.decoder.layers):
+            output = self._attend_to_targets(hidden_states, index, layer.self_attn)
+            hidden_states = layer.self_attn_layer_norm(hidden_states + output)
+            output = self._attend_to_source(hidden_states, index, layer.encoder_attn)
+            hidden_states = layer.encoder_attn_layer_norm(hidden_states + output)
+            output = layer.fc2(layer.fc1(hidden_states).relu_())
+            hidden_states = layer.final_layer_norm(hidden_states + output)
+        self.length += 1
+        return self.lm_head(hidden_states)
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        """Go on with these sentences alone."""
+        for name in ("keys", "values", "source_keys", "source_values"):
+            setattr(self, name, [tensor[sentences] for tensor in getattr(self, name)])
+        self.mask = None if self.mask is None else self.mask[sentences]
+        self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
+
+    def _extend_mask(self, parents: torch.Tensor | None) -> None:
+        if self.num_beams == 1:
+            return
+        keys = self.source_keys[0]
+        own = keys.new_full((self.num_beams, self.num_beams), -math.inf).fill_diagonal_(0)
+        own = own.expand(len(keys), 1, -1, -1)
+        if self.mask is None:
+            self.mask = own
+            return
+        if parents is not None:
+            self.mask = self.mask.gather(2, parents[:, None, :, None].expand_as(self.mask))
+        self.mask = torch.cat([self.mask, own], dim=-1)
+
+    def _attend_to_targets(self, hidden_states: torch.Tensor, index: int, attention: nn.Module) -> torch.Tensor:
+        widths = [attention.q_proj.out_features, attention.k_proj.out_features, attention.v_proj.out_features]
+        query, key, value = linear(hidden_states, *self.projections[index]).split(widths, dim=-1)
+        query, key = (self._fold(states, attention.head_dim) for states in (query, key))
+        value = self._fold(value, attention.v_head_dim)
+        start, end = self.length * self.num_beams, (self.length + 1) * self.num_beams
+        for cache, states in ((self.keys, key), (self.values, value)):
+            if index == len(cache):
+                cache.append(states.new_empty(*states.shape[:2], 16 * self.num_beams, states.shape[-1]))
+            elif end > cache[index].shape[2]:
+                cache[index] = torch.cat([cache[index], torch.empty_like(cache[index])], dim=2)
+            cache[index][:, :, start:end] = states
+        output = scaled_dot_product_attention(
+            query, self.keys[index][:, :, :end], self.values[index][:, :, :end], self.mask
+        )
+        return attention.out_proj(self._unfold(output))
+
+    def _attend_to_source(self, hidden_states: torch.Tensor, index: int, attention: nn.Module) -> torch.Tensor:
+        query = self._fold(attention.q_proj(hidden_states), attention.head_dim)
+        output = scaled_dot_product_attention(
+            query, self.source_keys[index], self.source_values[index], self.source_mask
+        )
+        return attention.out_proj(self._unfold(output))
+
+    def _fold(self, states: torch.Tensor, width: int) -> torch.Tensor:
+        return states.view(-1, self.num_beams, states.shape[-1] // width, width).transpose(1, 2)  # (B, H, K, width)
+
+    def _unfold(self, states: torch.Tensor) -> torch.Tensor:
+        return states.transpose(1, 2).reshape(-1, states.shape[1] * states.shape[3])  # (R, H * width)
+
+
+def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the weight and bias that project to queries, keys and values at once."""
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    weight = torch.cat([projection.weight for projection in projections])
+    if attention.q_proj.bias is None:
+        return weight, None
+    return weight, torch.cat([projection.bias for projection in projections])
+
+
+def split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
+    """Turn (B, S, H * width) into (B, H, S, width)."""
+    return states.unflatten(-1, (-1, width)).transpose(1, 2).contiguous()
+
+
+class ModelSteps:
+    """The same by the model's own forward: for adapters, quantized or sharded weights, hooks, training mode."""
+
+    def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
+        self.model = model
+        self.states = states.repeat_interleave(num_beams, dim=0)
+        self.source_mask = None if source_mask is None else source_mask.repeat_interleave(num_beams, dim=0)
+        self.num_beams = num_beams
+        self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+
+    def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append (B, K) tokens to the hypotheses that (B, K) `parents` name; return (R, V) logits."""
+        if parents is not None:
+            self.cache.reorder_cache(rows_of(parents))
+        outputs = self.model(
+            encoder_outputs=(self.states,),
+            attention_mask=self.source_mask,
+            decoder_input_ids=tokens.flatten()[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+            return_dict=True,
+        )
+        return outputs.logits[:, -1]
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        """Go on with these sentences alone."""
+        slots = torch.arange(self.num_beams, device=sentences.device)
+        rows = (sentences[:, None] * self.num_beams + slots).flatten()
+        self.cache.reorder_cache(rows)
+        self.states = self.states[rows]
+        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+
+
+def rows_of(parents: torch.Tensor) -> torch.Tensor:
+    """Return the rows, (R,), of hypotheses that are counted (B, K) within their sentence."""
+    return (parents + torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]).flatten()
+
+
+def make_steps(model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int) -> Any:
+    """Return `FusedSteps` where the decoder is as it was written, else `ModelSteps`."""
+    return (FusedSteps if is_as_written(model) else ModelSteps)(model, states, source_mask, num_beams)
+
+
+def is_as_written(model: Any) -> bool:
+    """Tell whether the decoder's modules are torch's and ours, with plain weights, and nobody looks at their work."""
+    if model.training or model._compiled_call_impl is not None or "forward" in vars(model):
+        return False
+    homes = (type(model).__module__, "torch.nn.modules")
+    for module in (model.lm_head, *model.model.decoder.modules()):
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        # transformers leaves its own hooks in place once attention was asked for.
+        if any(getattr(hook, "__module__", None) != "transformers.utils.output_capturing" for hook in hooks):
+            return False
+        if not type(module).__module__.startswith(homes) or "forward" in vars(module):
+            return False
+        if any(
+            type(parameter) is not nn.Parameter for parameter in module._parameters.values() if parameter is not None
+        ):
+            return False
+    return True
+
+
+__all__ = ["FusedSteps", "ModelSteps", "make_steps"]
