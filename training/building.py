@@ -9,6 +9,10 @@ from training.settings import ROOT, TrainingSettings, UserError
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 
 
+# Section 6.1; hub_configs/*/generation_config.json have the same.
+PAPERS_DECODING = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
+
+
 def load_config(settings: TrainingSettings) -> VaswaniConfig:
     """Load the model's config from `hub_configs/`, a folder or the Hub.
 
@@ -43,14 +47,10 @@ def build_model(
     config.source_lang, config.target_lang = settings.source_lang, settings.target_lang
     model = VaswaniForConditionalGeneration(config)
     model.set_attn_implementation(settings.attn_implementation)
-    model.generation_config.max_new_tokens = 256  # transformers' own default cuts off after 20
+    decoding = PAPERS_DECODING
     if (folder / "generation_config.json").exists():
-        defaults = GenerationConfig.from_pretrained(folder).to_diff_dict()
-        ids = (
-            "decoder_start_token_id",
-            "eos_token_id",
-            "pad_token_id",
-            "suppress_tokens",
-        )  # these are the tokenizer's
-        model.generation_config.update(**{name: value for name, value in defaults.items() if name not in ids})
+        decoding = GenerationConfig.from_pretrained(folder).to_diff_dict()
+    ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "suppress_tokens")  # these are the tokenizer's
+    decoding = {name: value for name, value in decoding.items() if name not in ids}
+    model.generation_config.update(**decoding, allow_custom_entries=True)
     return model

@@ -43,7 +43,8 @@ class TranslationPipeline(Pipeline):
         Or ``"translation_XX_to_YY"``, which must name the direction that the model was trained on.
     **kwargs
         As for every transformers pipeline (`device`, `batch_size`, ...), and every option of ``generate()``. Where no
-        length is given, an output may have the source's length + 50 tokens, as in the paper (section 6.1).
+        length is given, neither here nor in the model's settings, an output may have the source's length + 50 tokens,
+        as in the paper (section 6.1).
 
     Raises
     ------
@@ -103,7 +104,9 @@ class TranslationPipeline(Pipeline):
         batch_size, source_length = model_inputs["input_ids"].shape
         given = generate_kwargs.get("generation_config")
         given = (given.to_diff_dict() if given is not None else {}) | generate_kwargs
-        if given.get("max_length") is None and given.get("max_new_tokens") is None:
+        lengths = ("max_length", "max_new_tokens", "extra_target_tokens")
+        default = getattr(self.model.generation_config, "extra_target_tokens", None)
+        if default is None and all(given.get(name) is None for name in lengths):
             generate_kwargs["max_new_tokens"] = source_length + EXTRA_TARGET_TOKENS
         output_ids = self.model.generate(**model_inputs, **generate_kwargs)
         # (B * n, T) -> (B, n, T), so that the base class can take a batch apart

@@ -22,9 +22,10 @@ def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
+    names = {}
     for snippet in blocks("python"):
-        exec(compile(snippet, "README.md", "exec"), {})
+        exec(compile(snippet, "README.md", "exec"), names)
     assert capsys.readouterr().out.count("translation_text") == 2
 
 

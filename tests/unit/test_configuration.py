@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoConfig, GenerationConfig
 
+from training.building import PAPERS_DECODING
 from training.settings import ROOT
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 
@@ -61,7 +62,9 @@ def test_every_config_that_ships_loads_and_holds_declared_fields_only(path):
     declared = {field.name for field in dataclasses.fields(VaswaniConfig)} | {"model_type", "architectures"}
     assert set(json.loads(path.read_text())) <= declared
     assert isinstance(AutoConfig.from_pretrained(path.parent), VaswaniConfig)
-    assert json.loads((path.parent / "generation_config.json").read_text())["suppress_tokens"]
+    decoding = json.loads((path.parent / "generation_config.json").read_text())
+    assert decoding["suppress_tokens"] == [decoding["pad_token_id"]]
+    assert PAPERS_DECODING.items() <= decoding.items()
 
 
 @pytest.mark.parametrize(
