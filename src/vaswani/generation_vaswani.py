@@ -319,6 +319,7 @@ class Scorer:
         # Else each step has to see all sentences, and to see its probabilities in full.
         self.is_plain = only_bans and self.scores is None and self.logits is None
         self.is_plain = self.is_plain and all(type(processor) in BANS for processor in processors)
+        self.probabilities = prefix.new_empty(0, dtype=torch.float32)
         ends = config._eos_token_tensor
         self.ends = prefix.new_empty(0) if ends is None else ends.to(prefix.device)
 
@@ -329,9 +330,12 @@ class Scorer:
         count = min(count, logits.shape[-1])
         if not self.is_plain:
             return self._process(logits, tokens, log_probs=True).topk(count)
-        normalizer = logits.float().logsumexp(-1, keepdim=True)
+        # log P(y) = logit(y) - logit(best) + log P(best): no pass over the vocabulary but the softmax's own.
+        self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
+        torch.softmax(logits, -1, out=self.probabilities)
         scores, ids = self._ban(logits, tokens).topk(count)
-        return scores.float() - normalizer, ids
+        scores, best = scores.float(), self.probabilities.gather(1, ids[:, :1]).float()
+        return scores - scores[:, :1] + best.log(), ids
 
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the ids, (R,), of what continues the (R, T) tokens best."""
@@ -347,7 +351,7 @@ class Scorer:
         return logits
 
     def _process(self, logits: torch.Tensor, tokens: torch.Tensor, log_probs: bool) -> torch.Tensor:
-        logits = logits.float()
+        logits = logits.to(torch.float32, copy=True)  # the next step writes over them
         if self.logits is not None:
             self.logits.append(logits)
         scores = self.processors(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 from transformers import DynamicCache, EncoderDecoderCache
 
 
@@ -37,86 +37,109 @@ class FusedSteps:
     def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
         self.decoder, self.lm_head = model.model.decoder, model.lm_head
         self.num_beams, self.length = num_beams, 0
+        # Positions by which caches grow; all of them are attended to, as a part would be copied to be multiplied.
+        self.room = min(16, max(1, 64 // num_beams))
+        self.heads = model.config.decoder_attention_heads
         self.projections = [fuse(layer.self_attn) for layer in self.decoder.layers]
         attentions = [layer.encoder_attn for layer in self.decoder.layers]
         self.source_keys = [split_heads(attn.k_proj(states), attn.head_dim) for attn in attentions]
         self.source_values = [split_heads(attn.v_proj(states), attn.v_head_dim) for attn in attentions]
-        self.source_mask = None  # (B, 1, 1, S), added to scores
+        self.source_mask: torch.Tensor | None = None  # (B, K, S), added to scores
         if source_mask is not None and not source_mask.all():
-            lowest = torch.finfo(self.source_keys[0].dtype).min
-            self.source_mask = self.source_keys[0].new_zeros(source_mask.shape)
-            self.source_mask = self.source_mask.masked_fill(source_mask == 0, lowest)[:, None, None]
-        self.keys: list[torch.Tensor] = []  # each (B, H, room * K, d_k), slots of a position side by side
+            lowest = torch.finfo(states.dtype).min
+            self.source_mask = states.new_zeros(source_mask.shape).masked_fill(source_mask == 0, lowest)
+            self.source_mask = self.source_mask[:, None].repeat(1, num_beams, 1)
+        self.keys: list[torch.Tensor] = []  # each (B * H, room * K, d_k), slots of a position side by side
         self.values: list[torch.Tensor] = []
-        self.mask: torch.Tensor | None = None  # (B, 1, K, T * K), added to scores
+        self.mask = states.new_empty(0, 0, 0)  # (B, K, room * K), added to scores
+        self.logits = states.new_empty(0)
 
     def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
         """Append (B, K) tokens, each to the hypothesis of its sentence that `parents` (B, K) names.
 
-        `parents` is None where every hypothesis is its own successor. Returns the (R, V) logits of what comes next.
+        `parents` is None where every hypothesis is its own successor. Returns the (R, V) logits of what comes next,
+        which hold until the next call.
         """
         self._extend_mask(parents)
+        target_mask, source_mask = (self._for_all_heads(mask) for mask in (self.mask, self.source_mask))
         hidden_states = self.decoder._embed(tokens.flatten()[:, None], None)
         hidden_states = self.decoder._add_positions(hidden_states, self.length)[:, 0]  # (R, D)
         for index, layer in enumerate(self.decoder.layers):
-            output = self._attend_to_targets(hidden_states, index, layer.self_attn)
-            hidden_states = layer.self_attn_layer_norm(hidden_states + output)
-            output = self._attend_to_source(hidden_states, index, layer.encoder_attn)
-            hidden_states = layer.encoder_attn_layer_norm(hidden_states + output)
+            attention = layer.self_attn
+            query, keys, values = self._project(hidden_states, index, attention)
+            output = attention.out_proj(self._attend(query, keys, values, target_mask, attention.scaling))
+            hidden_states = layer.self_attn_layer_norm(output.add_(hidden_states))
+            attention = layer.encoder_attn
+            query = self._fold(attention.q_proj(hidden_states), attention.head_dim)
+            keys, values = self.source_keys[index], self.source_values[index]
+            output = attention.out_proj(self._attend(query, keys, values, source_mask, attention.scaling))
+            hidden_states = layer.encoder_attn_layer_norm(output.add_(hidden_states))
             output = layer.fc2(layer.fc1(hidden_states).relu_())
-            hidden_states = layer.final_layer_norm(hidden_states + output)
+            hidden_states = layer.final_layer_norm(output.add_(hidden_states))
         self.length += 1
-        return self.lm_head(hidden_states)
+        # Its pages are the largest by far: got anew at every step, they would cost as much as a layer.
+        self.logits.resize_(len(hidden_states), self.lm_head.out_features)
+        return torch.mm(hidden_states, self.lm_head.weight.T, out=self.logits)
 
     def keep(self, sentences: torch.Tensor) -> None:
         """Go on with these sentences alone."""
         for name in ("keys", "values", "source_keys", "source_values"):
-            setattr(self, name, [tensor[sentences] for tensor in getattr(self, name)])
-        self.mask = None if self.mask is None else self.mask[sentences]
+            kept = [tensor.unflatten(0, (-1, self.heads))[sentences].flatten(0, 1) for tensor in getattr(self, name)]
+            setattr(self, name, kept)
+        self.mask = self.mask[sentences]
         self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
 
     def _extend_mask(self, parents: torch.Tensor | None) -> None:
-        if self.num_beams == 1:
-            return
-        keys = self.source_keys[0]
-        own = keys.new_full((self.num_beams, self.num_beams), -math.inf).fill_diagonal_(0)
-        own = own.expand(len(keys), 1, -1, -1)
-        if self.mask is None:
-            self.mask = own
-            return
-        if parents is not None:
-            self.mask = self.mask.gather(2, parents[:, None, :, None].expand_as(self.mask))
-        self.mask = torch.cat([self.mask, own], dim=-1)
+        """Let each hypothesis see what those that it comes from saw, and itself."""
+        sentences = len(self.source_keys[0]) // self.heads
+        if self.length == self.mask.shape[2] // self.num_beams:
+            room = self.mask.new_full((sentences, self.num_beams, self.room * self.num_beams), -math.inf)
+            self.mask = torch.cat([self.mask, room], dim=-1) if self.length else room
+        if parents is not None and self.num_beams > 1:
+            self.mask = self.mask.gather(1, parents[..., None].expand_as(self.mask))
+        slots = self.mask[..., self.length * self.num_beams :][..., : self.num_beams]
+        slots.diagonal(dim1=1, dim2=2).zero_()
 
-    def _attend_to_targets(self, hidden_states: torch.Tensor, index: int, attention: nn.Module) -> torch.Tensor:
+    def _for_all_heads(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        return None if mask is None else mask.repeat_interleave(self.heads, dim=0)
+
+    def _project(
+        self, hidden_states: torch.Tensor, index: int, attention: nn.Module
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries, and keys and values of all positions so far."""
         widths = [attention.q_proj.out_features, attention.k_proj.out_features, attention.v_proj.out_features]
         query, key, value = linear(hidden_states, *self.projections[index]).split(widths, dim=-1)
-        query, key = (self._fold(states, attention.head_dim) for states in (query, key))
-        value = self._fold(value, attention.v_head_dim)
         start, end = self.length * self.num_beams, (self.length + 1) * self.num_beams
-        for cache, states in ((self.keys, key), (self.values, value)):
-            if index == len(cache):
-                cache.append(states.new_empty(*states.shape[:2], 16 * self.num_beams, states.shape[-1]))
-            elif end > cache[index].shape[2]:
-                cache[index] = torch.cat([cache[index], torch.empty_like(cache[index])], dim=2)
-            cache[index][:, :, start:end] = states
-        output = scaled_dot_product_attention(
-            query, self.keys[index][:, :, :end], self.values[index][:, :, :end], self.mask
-        )
-        return attention.out_proj(self._unfold(output))
+        for cache, states, width in (
+            (self.keys, key, attention.head_dim),
+            (self.values, value, attention.v_head_dim),
+        ):
+            states = self._fold(states, width)
+            if self.length % self.room == 0:
+                room = states.new_zeros(len(states), self.room * self.num_beams, width)
+                cache[index:] = [torch.cat([cache[index], room], dim=1) if self.length else room, *cache[index + 1 :]]
+            cache[index][:, start:end] = states
+        return self._fold(query, attention.head_dim), self.keys[index], self.values[index]
 
-    def _attend_to_source(self, hidden_states: torch.Tensor, index: int, attention: nn.Module) -> torch.Tensor:
-        query = self._fold(attention.q_proj(hidden_states), attention.head_dim)
-        output = scaled_dot_product_attention(
-            query, self.source_keys[index], self.source_values[index], self.source_mask
-        )
-        return attention.out_proj(self._unfold(output))
+    def _attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scaling: float,
+    ) -> torch.Tensor:
+        """Return softmax(Q K^T / sqrt(d_k)) V (Eq. 1) as (R, H * d_v): on a processor faster than PyTorch's own."""
+        if mask is None:
+            scores = torch.bmm(query, keys.mT).mul_(scaling)
+        else:
+            scores = torch.baddbmm(mask, query, keys.mT, alpha=scaling)
+        output = torch.bmm(scores.softmax(-1), values)  # (B * H, K, d_v)
+        return output.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _fold(self, states: torch.Tensor, width: int) -> torch.Tensor:
-        return states.view(-1, self.num_beams, states.shape[-1] // width, width).transpose(1, 2)  # (B, H, K, width)
-
-    def _unfold(self, states: torch.Tensor) -> torch.Tensor:
-        return states.transpose(1, 2).reshape(-1, states.shape[1] * states.shape[3])  # (R, H * width)
+        states = states.view(-1, self.num_beams, self.heads, width)
+        return states.transpose(1, 2).flatten(0, 1)  # (B * H, K, width)
 
 
 def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -129,8 +152,8 @@ def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
-    """Turn (B, S, H * width) into (B, H, S, width)."""
-    return states.unflatten(-1, (-1, width)).transpose(1, 2).contiguous()
+    """Turn (B, S, H * width) into (B * H, S, width)."""
+    return states.unflatten(-1, (-1, width)).transpose(1, 2).flatten(0, 1)
 
 
 class ModelSteps:
