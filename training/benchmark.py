@@ -3,6 +3,7 @@
 python training/benchmark.py --json benchmark.json
 python training/benchmark.py plan
 python training/benchmark.py train --rounds 5 --tokens 100000
+python training/benchmark.py generate --turns 10
 python training/benchmark.py train --device cuda --config_name base-en-de --torch_compile true
 """
 
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from training import benchmark_plan, benchmark_train
+from training import benchmark_generate, benchmark_plan, benchmark_train
 from training.logbook import PACKAGES, describe_hardware
 from training.settings import UserError
 
@@ -31,6 +32,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
     "plan": Benchmark(benchmark_plan.add_flags, benchmark_plan.run),
     "train": Benchmark(benchmark_train.add_flags, benchmark_train.run),
+    "generate": Benchmark(benchmark_generate.add_flags, benchmark_generate.run),
 }
 
 
