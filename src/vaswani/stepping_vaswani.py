@@ -203,6 +203,8 @@ def is_as_written(model: Any) -> bool:
     """Tell whether the decoder's modules are torch's and ours, with plain weights, and nobody looks at their work."""
     if model.training or model._compiled_call_impl is not None or "forward" in vars(model):
         return False
+    if torch.is_autocast_enabled(model.device.type):
+        return False
     homes = (type(model).__module__, "torch.nn.modules")
     for module in (model.lm_head, *model.model.decoder.modules()):
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())

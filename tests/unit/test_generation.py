@@ -215,6 +215,9 @@ def test_changed_modules_are_asked_themselves(model, source):
     assert steps() == "ModelSteps"
     hook.remove()
     assert steps() == "FusedSteps"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert steps() == "ModelSteps"
+        assert len(model.generate(**source)) == len(model.generate(**source, num_beams=1)) == 3
     model.train()
     assert steps() == "ModelSteps"
     model.eval()
