@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError
+from .generation_vaswani import VaswaniGenerationMixin
 from .pipeline_vaswani import EXTRA_TARGET_TOKENS, tokenizer_problem
 
 
@@ -172,6 +173,19 @@ def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int) -> 
         order = order[max(1, size) :]
 
 
+def _length_limit(model: PreTrainedModel, longest: int, given: dict[str, Any]) -> dict[str, int]:
+    """Return how long translations may be: as the paper has it, each by its own source, where `generate()` can."""
+    if "max_length" in given or "max_new_tokens" in given:
+        return {}
+    limit = _max_positions(model)
+    if limit is not None:
+        return {"max_new_tokens": min(longest + EXTRA_TARGET_TOKENS, limit - 1)}
+    if not isinstance(model, VaswaniGenerationMixin):
+        return {"max_new_tokens": longest + EXTRA_TARGET_TOKENS}
+    own = getattr(model.generation_config, "extra_target_tokens", None)
+    return {"extra_target_tokens": EXTRA_TARGET_TOKENS if own is None else own}
+
+
 def _generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -180,17 +194,15 @@ def _generate(
     generate_kwargs: dict[str, Any],
 ) -> list[Hypothesis]:
     """Translate one batch: n hypotheses of its first sentence, n of its second, ..."""
-    lengths = {"max_new_tokens": inputs["input_ids"].shape[1] + EXTRA_TARGET_TOKENS}
-    if (limit := _max_positions(model)) is not None:
-        lengths["max_new_tokens"] = min(lengths["max_new_tokens"], limit - 1)
-    if "max_length" in generate_kwargs:
-        lengths = {}
-    given = lengths | generate_kwargs
+    given = _length_limit(model, inputs["input_ids"].shape[1], generate_kwargs) | generate_kwargs
+    if with_scores:
+        given |= {"return_dict_in_generate": True, "output_scores": True}
     try:
-        output = model.generate(**inputs, **given, return_dict_in_generate=True, output_scores=with_scores)
+        output = model.generate(**inputs, **given)
     except ValueError as error:  # what it says of arguments that it does not take
         raise UserError(_first_line(error)) from error
-    texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    sequences = getattr(output, "sequences", output)
+    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     scores = _scores(model, output) if with_scores else [None] * len(texts)
     return list(map(Hypothesis, texts, scores))
 

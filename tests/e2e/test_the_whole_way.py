@@ -100,7 +100,7 @@ def test_a_later_evaluation_joins_metrics_card_and_model_index(finished_run, cor
     row = rows(run)[-1]
     before = rows(finished_run)[-1]
     assert (row["step"], row["averaged_checkpoints"], row["test_set"]) == (600, 4, "later.de")
-    assert row["decoding"] == "beam 2, length_penalty 1.0"
+    assert row["decoding"] == "beam 2, alpha 0.6"
     assert row["nll"] == pytest.approx(before["nll"], abs=1e-3)  # the same text
     card = (run / "model" / "README.md").read_text(encoding="utf-8")
     entry = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][-1]
