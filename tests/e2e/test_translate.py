@@ -71,7 +71,17 @@ def test_n_best_lists_come_with_scores_and_in_order(model, tmp_path, capfd):
 
 
 def start(model, numbers, output):
-    flags = ["--model", model, "--input", str(numbers), "--output", str(output), "--read_ahead=20"]
+    # Small windows and batches, so that it is still at work when the signal comes.
+    flags = [
+        "--model",
+        model,
+        "--input",
+        str(numbers),
+        "--output",
+        str(output),
+        "--read_ahead=5",
+        "--max_batch_tokens=9",
+    ]
     process = subprocess.Popen([*COMMAND, *flags], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (output.exists() and output.stat().st_size):
         time.sleep(0.01)
