@@ -37,8 +37,8 @@ test: $(READY) hf-suite
 
 # The oldest transformers that we promise to work with.
 test-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest tests/parity tests/hub tests/e2e tests/unit/test_configuration.py \
-	    tests/unit/test_generation.py
+	$(OLDEST)/bin/python -m pytest tests/parity tests/hub tests/e2e/test_the_whole_way.py tests/e2e/test_pipeline.py \
+	    tests/unit/test_configuration.py tests/unit/test_generation.py
 
 $(OLDEST)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)

@@ -8,6 +8,7 @@ positions, H heads, D model width, V vocabulary.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,7 +41,10 @@ class FusedSteps:
         # Positions by which caches grow; all of them are attended to, as a part would be copied to be multiplied.
         self.room = min(16, max(1, 64 // num_beams))
         self.heads = model.config.decoder_attention_heads
-        self.projections = [fuse(layer.self_attn) for layer in self.decoder.layers]
+        rows = len(states) * num_beams
+        self.layers = [LayerProjections(layer, rows) for layer in self.decoder.layers]
+        is_packed = can_be_packed(self.lm_head.weight, rows)
+        self.to_types = projection(self.lm_head.weight, None, rows) if is_packed else self._multiply_in_place
         attentions = [layer.encoder_attn for layer in self.decoder.layers]
         self.source_keys = [split_heads(attn.k_proj(states), attn.head_dim) for attn in attentions]
         self.source_values = [split_heads(attn.v_proj(states), attn.v_head_dim) for attn in attentions]
@@ -64,20 +68,23 @@ class FusedSteps:
         target_mask, source_mask = (self._for_all_heads(mask) for mask in (self.mask, self.source_mask))
         hidden_states = self.decoder._embed(tokens.flatten()[:, None], None)
         hidden_states = self.decoder._add_positions(hidden_states, self.length)[:, 0]  # (R, D)
-        for index, layer in enumerate(self.decoder.layers):
+        for index, (layer, project) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
             attention = layer.self_attn
-            query, keys, values = self._project(hidden_states, index, attention)
-            output = attention.out_proj(self._attend(query, keys, values, target_mask, attention.scaling))
+            query, keys, values = self._project(project.self_qkv(hidden_states), index, attention)
+            output = project.self_out(self._attend(query, keys, values, target_mask, attention.scaling))
             hidden_states = layer.self_attn_layer_norm(output.add_(hidden_states))
             attention = layer.encoder_attn
-            query = self._fold(attention.q_proj(hidden_states), attention.head_dim)
+            query = self._fold(project.cross_q(hidden_states), attention.head_dim)
             keys, values = self.source_keys[index], self.source_values[index]
-            output = attention.out_proj(self._attend(query, keys, values, source_mask, attention.scaling))
+            output = project.cross_out(self._attend(query, keys, values, source_mask, attention.scaling))
             hidden_states = layer.encoder_attn_layer_norm(output.add_(hidden_states))
-            output = layer.fc2(layer.fc1(hidden_states).relu_())
+            output = project.fc2(project.fc1(hidden_states).relu_())
             hidden_states = layer.final_layer_norm(output.add_(hidden_states))
         self.length += 1
-        # Its pages are the largest by far: got anew at every step, they would cost as much as a layer.
+        return self.to_types(hidden_states)
+
+    def _multiply_in_place(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        # The pages of logits are the most by far: got anew at every step, they would cost as much as a layer.
         self.logits.resize_(len(hidden_states), self.lm_head.out_features)
         return torch.mm(hidden_states, self.lm_head.weight.T, out=self.logits)
 
@@ -104,11 +111,11 @@ class FusedSteps:
         return None if mask is None else mask.repeat_interleave(self.heads, dim=0)
 
     def _project(
-        self, hidden_states: torch.Tensor, index: int, attention: nn.Module
+        self, projected: torch.Tensor, index: int, attention: nn.Module
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return queries, and keys and values of all positions so far."""
+        """Take queries, keys and values apart; return the first, and of the others those of all positions so far."""
         widths = [attention.q_proj.out_features, attention.k_proj.out_features, attention.v_proj.out_features]
-        query, key, value = linear(hidden_states, *self.projections[index]).split(widths, dim=-1)
+        query, key, value = projected.split(widths, dim=-1)
         start, end = self.length * self.num_beams, (self.length + 1) * self.num_beams
         for cache, states, width in (
             (self.keys, key, attention.head_dim),
@@ -140,6 +147,38 @@ class FusedSteps:
     def _fold(self, states: torch.Tensor, width: int) -> torch.Tensor:
         states = states.view(-1, self.num_beams, self.heads, width)
         return states.transpose(1, 2).flatten(0, 1)  # (B * H, K, width)
+
+
+class LayerProjections:
+    """The matrix products of a decoder layer, made ready for many steps with about so many rows."""
+
+    def __init__(self, layer: nn.Module, rows: int):
+        self.self_qkv = projection(*fuse(layer.self_attn), rows)
+        self.self_out = projection(layer.self_attn.out_proj.weight, layer.self_attn.out_proj.bias, rows)
+        self.cross_q = projection(layer.encoder_attn.q_proj.weight, layer.encoder_attn.q_proj.bias, rows)
+        self.cross_out = projection(layer.encoder_attn.out_proj.weight, layer.encoder_attn.out_proj.bias, rows)
+        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, rows)
+        self.fc2 = projection(layer.fc2.weight, layer.fc2.bias, rows)
+
+
+def projection(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function x -> x W^T + b.
+
+    oneDNN, which multiplies bfloat16 on processors, lays a weight out for itself in every call; where many will come,
+    it is laid out once.
+    """
+    if not can_be_packed(weight, rows):
+        return lambda states: linear(states, weight, bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return lambda states: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+
+
+def can_be_packed(weight: torch.Tensor, rows: int) -> bool:
+    """Tell whether it is possible, and pays, to lay a weight out for oneDNN."""
+    if rows < 16 or weight.dtype is not torch.bfloat16 or weight.device.type != "cpu":
+        return False
+    names = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
+    return all(hasattr(torch.ops.mkldnn, name) for name in names) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -222,15 +222,16 @@ def test_steps_equal_the_model(variant, beams, random_model):
         parents = torch.randint(0, beams, tokens.shape)
 
 
-def test_bfloat16_steps_are_no_worse_than_the_models(random_model):
+@pytest.mark.parametrize("beams", [3, 5], ids=["as they are", "packed"])
+def test_bfloat16_steps_are_no_worse_than_the_models(beams, random_model):
     model = random_model(**UNEVEN)
     inputs = sources_of(model, [5, 7, 2, 4])
-    tokens = torch.randint(1, 22, (4, 3, 6))
+    tokens = torch.randint(1, 22, (4, beams, 6))
 
     @torch.no_grad()
     def logits(kind, dtype):
         states = model.to(dtype).model.encoder(**inputs).last_hidden_state
-        steps = kind(model, states, inputs["attention_mask"], 3)
+        steps = kind(model, states, inputs["attention_mask"], beams)
         return torch.stack([steps(column[..., 0], None).float() for column in tokens.split(1, dim=-1)])
 
     exact = logits(ModelSteps, torch.float32)
