@@ -60,6 +60,7 @@ def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
         options = benchmark.parse(parts[name][2:])
         assert options.json == str(tmp_path / f"{name}.json")
         assert options.config_name == f"{name}-en-de"
+    assert benchmark.parse(parts["generate"][2:]).json == str(tmp_path / "generate.json")
     settings = parse_settings(parts["multi30k"][2:])
     assert settings.torch_compile
     assert settings.config_name == "multi30k-en-de"
