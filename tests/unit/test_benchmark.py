@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,16 @@ def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
     settings = parse_settings(parts["multi30k"][2:])
     assert settings.torch_compile
     assert settings.config_name == "multi30k-en-de"
+
+
+def test_a_part_that_takes_too_long_is_ended_and_what_it_said_is_kept(tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        done = gpu.run_part([sys.executable, "-c", "print('whole')"], 60, log)
+        late = gpu.run_part([sys.executable, "-c", "import time; print('half', flush=True); time.sleep(60)"], 3, log)
+    assert (done["status"], late["status"]) == (0, -9)
+    assert late["seconds"] < 30
+    said = (tmp_path / "log").read_text().splitlines()
+    assert {"whole", "half"} <= set(said)
+    (tmp_path / "base.json").write_text('{"train": []}')
+    assert gpu.results(tmp_path, "base") == {"train": []}
+    assert gpu.results(tmp_path, "big") is None
