@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def simulate_lengths(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw lengths that are spread as those of WMT14's sentences, in tokens, ``</s>`` included."""
+    """Draw (count,) source and target lengths spread as those of WMT14's sentences, in tokens with ``</s>``."""
     generator = np.random.default_rng(2017)
     source, ratio = (
         np.exp(mean + sigma * generator.standard_normal(count, dtype=np.float32))

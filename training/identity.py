@@ -14,7 +14,7 @@ from training.settings import TrainingSettings
 # too: its content is compared instead.
 FREE = {
     "dataset_name", "dataset_config_name", "train_file", "validation_file", "test_file", "tokenizer_name",
-    "config_name", "preprocessing_num_workers", "output_dir", "overwrite_output_dir", "max_steps",
+    "config_name", "output_dir", "overwrite_output_dir", "max_steps",
     "max_tokens_per_device", "tf32", "torch_compile", "dataloader_num_workers", "max_time",
     "early_stopping_patience", "metric_for_best_model", "resume_from_checkpoint", "logging_steps", "eval_steps",
     "save_steps", "save_minutes", "save_total_limit", "average_checkpoints", "report_to", "push_to_hub",

@@ -55,7 +55,6 @@ class TrainingSettings:
         "Drop pairs one side of which has more than so many times the tokens of the other (Moses' cleaner: 9).",
         default=9.0,
     )
-    preprocessing_num_workers: int | None = _setting("Processes that encode text; none means this one.", default=None)
 
     # What to train
     config_name: str = _setting(
