@@ -1,7 +1,8 @@
 """Every setting of a training run: one dataclass, which makes the flags, the recipes' keys and the resolved recipe.
 
-A recipe is a TOML file of these keys; a flag on the command line wins over it. Names are those of transformers'
-translation examples where they have one.
+A recipe is a TOML file of these keys. Where it ``extends`` another recipe, it has the keys of that one too, unless it
+gives its own. A flag on the command line wins. Names are those of transformers' translation examples where they have
+one.
 """
 
 import dataclasses
@@ -220,7 +221,7 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
     if not arguments:
         arguments = [str(DEFAULT_RECIPE)]
     if not arguments[0].startswith("-"):
-        arguments = read_recipe(Path(arguments[0])) + arguments[1:]
+        arguments = read_recipe(Path(arguments[0]), arguments[1:]) + arguments[1:]
     parser = HfArgumentParser(
         TrainingSettings,
         prog="training/run.py",
@@ -247,19 +248,36 @@ def _unknown(kind: str, name: str) -> str:
     return f"unknown {kind} {name!r}: the nearest known one is {nearest[0]!r}"
 
 
-def read_recipe(path: Path) -> list[str]:
-    """Read a recipe as flags; its ``[run]`` table is what an earlier run noted of itself, and is skipped."""
+def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
+    """Read a recipe as flags, but for another source of text than the one that `flags` name.
+
+    Its ``[run]`` table is what an earlier run noted of itself, and is skipped.
+    """
+    given = {flag.removeprefix("--").split("=")[0] for flag in flags if flag.startswith("--")}
+    datasets, files = ("dataset_name", "dataset_config_name"), ("train_file", "validation_file", "test_file")
+    replaced = datasets if "train_file" in given else files if "dataset_name" in given else ()
+    arguments = []
+    for name, value in load_recipe(path).items():
+        if name not in replaced:
+            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return arguments
+
+
+def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
+    """Read the keys of a recipe, over those of the recipe that it ``extends``: a path from its own folder."""
+    path = path.resolve()
+    if path in extended_by:
+        raise UserError(f"the recipe {path} extends itself")
     try:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"the recipe {path} cannot be read: {error}") from error
     recipe.pop("run", None)
-    flags = []
-    for name, value in recipe.items():
+    origin = recipe.pop("extends", None)
+    for name in recipe:
         if name not in NAMES:
             raise UserError(f"{path}: " + _unknown("key", name))
-        flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return flags
+    return recipe if origin is None else load_recipe(path.parent / origin, path, *extended_by) | recipe
 
 
 def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) -> None:

@@ -35,6 +35,34 @@ def test_every_recipe_that_ships_is_valid(path):
     assert parse_settings([str(path)]).max_steps > 0
 
 
+def test_text_that_is_given_takes_the_place_of_the_recipes(tmp_path):
+    given = recipe(tmp_path, 'dataset_config_name = "y"\n')
+    files = ["--train_file=a.tsv", "--validation_file", "b.tsv"]
+    settings = parse_settings([given, *files])
+    assert (settings.dataset_name, settings.dataset_config_name, settings.train_file) == (None, None, ["a.tsv"])
+    write_recipe(settings, {}, tmp_path / "own.toml")
+    settings = parse_settings([str(tmp_path / "own.toml"), "--dataset_name", "z"])
+    assert (settings.dataset_name, settings.train_file, settings.validation_file) == ("z", None, None)
+    with pytest.raises(UserError, match="exactly one of dataset_name and train_file"):
+        parse_settings([given, *files, "--dataset_name", "z"])
+
+
+def test_a_recipe_takes_over_what_the_one_that_it_extends_has(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    recipe(tmp_path, "max_steps = 7\nseed = 3\n[run]\ntorch = 'x'\n")
+    (tmp_path / "recipes" / "child.toml").write_text('extends = "../recipe.toml"\nseed = 4\n')
+    (tmp_path / "recipes" / "grandchild.toml").write_text('extends = "child.toml"\nwarmup_steps = 5\n')
+    settings = parse_settings([str(tmp_path / "recipes" / "grandchild.toml")])
+    assert (settings.max_steps, settings.seed, settings.warmup_steps) == (7, 4, 5)
+
+
+def test_a_recipe_that_extends_itself_is_refused(tmp_path):
+    for name, origin in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "{origin}.toml"\n')
+    with pytest.raises(UserError, match=r"a\.toml extends itself"):
+        parse_settings([str(tmp_path / "a.toml")])
+
+
 def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
     flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5"]
     settings = parse_settings(flags)
