@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from training.building import load_config
+from training.counting import flops_per_target_token
 from training.settings import ROOT, UserError, parse_settings
 from vaswani import VaswaniConfig
 
@@ -100,25 +101,6 @@ def describe_turns(
     if seconds_per_token is None:  # the loader has no model
         return row | {"times ours": median / ours}
     return row | {"ours is times": ours / median, "utilization": median * seconds_per_token}
-
-
-def flops_per_target_token(config: VaswaniConfig) -> float:
-    """Return the operations of forward and backward pass for a target token and, with it, a source token.
-
-    A matrix product does 2 operations per weight and token forward, and twice that backward. Attention's own products,
-    which grow with the length (at 28 tokens by 2% for the base model), normalization and softmax are not counted, so
-    this is a floor: 0.38e9 for the base model, 1.28e9 for the big one.
-    """
-    weights = config.vocab_size * config.d_model
-    for stack, attentions in (("encoder", 1), ("decoder", 2)):
-        heads, ffn_dim, layers = (
-            getattr(config, f"{stack}_{part}") for part in ("attention_heads", "ffn_dim", "layers")
-        )
-        key_width = config.head_dim or config.d_model // heads
-        # W^Q and W^K are d_model x h d_k, W^V and W^O d_model x h d_v.
-        projections = 2 * config.d_model * heads * (key_width + (config.v_head_dim or key_width))
-        weights += layers * (attentions * projections + 2 * config.d_model * ffn_dim)
-    return 6.0 * weights
 
 
 @dataclass

@@ -1,0 +1,55 @@
+"""What a model costs: its parameters, and the operations that training it takes."""
+
+import copy
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+
+
+# Table 2: 8 P100s, "sustained single-precision floating-point capacity" of 9.5 TFLOP/s each (its footnote).
+PAPERS_GPUS, PAPERS_FLOPS_PER_GPU = 8, 9.5e12
+# About the mean of WMT14's sentences, in tokens of the paper's vocabulary.
+LENGTH = 28
+
+
+def on_paper(config: VaswaniConfig, vocab_size: int | None = None) -> VaswaniForConditionalGeneration:
+    """Return a model without memory behind it: shapes alone."""
+    config = copy.deepcopy(config)
+    config.vocab_size = vocab_size or config.vocab_size
+    config.pad_token_id = config.decoder_start_token_id = config.vocab_size - 1
+    with torch.device("meta"):
+        return VaswaniForConditionalGeneration(config)
+
+
+def count_parameters(config: VaswaniConfig, vocab_size: int | None = None) -> int:
+    """Return the number of parameters, shared ones once.
+
+    Parameters
+    ----------
+    config : VaswaniConfig
+    vocab_size : int, optional
+        Rows of the embedding instead of the config's. 40,960 were hard-coded for EN-DE in the original code, and make
+        the counts that Table 3 prints.
+    """
+    return on_paper(config, vocab_size).num_parameters()
+
+
+def flops_per_target_token(config: VaswaniConfig, length: int = LENGTH) -> float:
+    """Return the operations of forward and backward pass for a target token and, with it, a source token.
+
+    Matrix products are counted, those of attention too, at 2 operations a product and sum, as they are dispatched for
+    a pair of sentences of `length` tokens; normalization, softmax and dropout are not.
+    """
+    model = on_paper(config)
+    model.set_attn_implementation("eager")
+    ids = torch.zeros(1, length, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        model(ids, decoder_input_ids=ids, use_cache=False).logits.sum().backward()
+    return counter.get_total_flops() / length
+
+
+def papers_training_flops(hours: float) -> float:
+    """Return the operations of a training as the paper estimates them: time, times GPUs, times what each sustains."""
+    return hours * 3600 * PAPERS_GPUS * PAPERS_FLOPS_PER_GPU
