@@ -23,13 +23,16 @@ def load_config(settings: TrainingSettings) -> VaswaniConfig:
     """
     name = settings.config_name
     known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
+    folder = ROOT / "hub_configs" / name if name in known else Path(name)
     try:
-        config = AutoConfig.from_pretrained(ROOT / "hub_configs" / name if name in known else name)
+        config = AutoConfig.from_pretrained(str(folder))
     except (OSError, ValueError) as error:
+        if (folder / "config.json").exists():
+            raise UserError(f"config_name={name!r}: {error}") from error
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         raise UserError(
-            f"config_name={name!r} must be one of {', '.join(known)} (the nearest is {nearest!r}), or a folder or "
-            f"Hub id with a config.json of this model"
+            f"config_name={name!r} must be a folder of hub_configs/ (the nearest is {nearest!r}), or a folder or Hub "
+            "id with a config.json of this model"
         ) from error
     if not isinstance(config, VaswaniConfig):
         raise UserError(f"config_name={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")

@@ -204,7 +204,7 @@ def test_an_output_directory_that_cannot_be_is_refused_at_once(corpus, tmp_path)
 
 def test_unknown_configs_are_refused_with_the_nearest(corpus, tmp_path):
     done = launch(ACCELERATE, corpus, "--config_name", "multi30k", "--output_dir", str(tmp_path / "run"))
-    assert "config_name='multi30k' must be one of base-en-de, base-en-fr, " in done.stderr
+    assert "config_name='multi30k' must be a folder of hub_configs/ (the nearest is 'multi30k-en-de')" in done.stderr
 
 
 def test_transformers_is_a_release_that_we_promise():
