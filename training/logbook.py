@@ -44,10 +44,11 @@ def claim_output_dir(settings: TrainingSettings) -> Path:
         check_checkpoint(directory / "checkpoints", settings.resume_from_checkpoint)
     replaces = settings.overwrite_output_dir or settings.resume_from_checkpoint
     if _holds_run(directory) and not replaces:
+        changed = "; ".join(changed_settings(directory, settings))
         raise UserError(
-            f"output_dir={settings.output_dir!r} already holds a run{_difference(directory, settings)}: choose "
-            "another directory, go on with --resume_from_checkpoint latest, or replace that run with "
-            "--overwrite_output_dir"
+            f"output_dir={settings.output_dir!r} already holds a run of "
+            f"{f'another recipe ({changed})' if changed else 'the same recipe'}: choose another directory, go on with "
+            "--resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
         )
     return directory
 
@@ -56,17 +57,14 @@ def _holds_run(directory: Path) -> bool:
     return (directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()
 
 
-def _difference(directory: Path, settings: TrainingSettings) -> str:
-    """Say in which settings the run in a directory differs from this one."""
+def changed_settings(directory: Path, settings: TrainingSettings) -> list[str]:
+    """Say in which settings the run in a directory, if it holds one, differs from this one."""
     recipe = directory / "recipe.toml"
     if not recipe.exists():
-        return ""
+        return []
     there, here = (parse_settings([str(recipe)]), settings)
     names = [name for name in vars(here) if getattr(there, name) != getattr(here, name)]
-    if not names:
-        return " of the same recipe"
-    differences = (f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names)
-    return f" of another recipe ({'; '.join(differences)})"
+    return [f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names]
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:

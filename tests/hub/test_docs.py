@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import training.evaluation
+import training.table3
 import vaswani.cli
 from training.settings import ROOT, parse_settings
 
@@ -21,8 +22,9 @@ def blocks(language: str) -> list[str]:
 def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")
+    (tmp_path / "hub_configs").symlink_to(ROOT / "hub_configs")
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 3
+    assert len(blocks("python")) == 4
     names = {}
     for snippet in blocks("python"):
         exec(compile(snippet, "README.md", "exec"), names)
@@ -66,6 +68,16 @@ def test_scoring_commands_run(finished_run, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     for text in ("Today's protocol", '"paper_bleu_without_split"', "by paired bootstrap"):
         assert text in said
+
+
+def test_table_3_commands_are_valid(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    start = "python training/table3.py "
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
+    assert len(commands) >= 3
+    for command in commands:
+        training.table3.main([*shlex.split(command, comments=True)[2:], "--list"])
+    assert "| A-h1 |" in capsys.readouterr().out
 
 
 def test_make_targets_exist():

@@ -1,0 +1,139 @@
+"""Table 3 of the paper: train any of its rows, and set each beside what the paper reports.
+
+  python training/table3.py --list
+  python training/table3.py --rows base,A-h1,B-k16 --list --json
+  python training/table3.py --output_dir runs/table3
+  python training/table3.py --rows all --scale 0.25 --budget 2000000 --jobs 2 --dataset_name grammar
+
+A row is trained by its recipe; every flag of run.py may follow and holds for all rows. Interrupted, the same command
+goes on: rows that are finished stay, the others resume. table3.md, table3.csv and table3.png are written anew after
+every row.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar
+
+from training.building import load_config
+from training.data import prepare
+from training.settings import UserError
+from training.sweep import Run, check_jobs, default_jobs, run_all
+from training.table3_report import describe, measure, table, write_report
+from training.table3_rows import ROWS, Row, choose_rows, write_config
+from vaswani.cli import Parser
+
+
+# In these the rows differ, or must not: Table 3 has no averaging.
+OF_THE_ROWS = (
+    "config_name",
+    "label_smoothing",
+    "average_checkpoints",
+    "resume_from_checkpoint",
+    "overwrite_output_dir",
+)
+
+
+def main(arguments: list[str]) -> None:
+    """List the rows, or train them and write the table."""
+    options, flags = parse(arguments)
+    rows = choose_rows(options.rows)
+    runs = [make_run(row, options, flags) for row in rows]
+    described = [describe(row, options.scale, run) for row, run in zip(rows, runs, strict=True)]
+    for row, run in zip(described, runs, strict=True):
+        run.cost = row["training_flops"]
+    if options.list:
+        print(json.dumps(described, indent=1) if options.json else table(described))
+        return
+    check_jobs(options.jobs)
+    for row, run in zip(rows, runs, strict=True):
+        run.check()
+        if options.scale != 1:
+            write_config(row, options.scale, Path(run.settings.config_name))
+        load_config(run.settings)
+    disable_progress_bar()
+    prepare(runs[0].settings)  # once: all rows find vocabulary and pairs cached
+    command = shlex.join(["python", "training/table3.py", *arguments])
+
+    def tell(run: Run | None = None) -> None:
+        write_report(described, runs, options.output_dir, command)
+        if run is not None and run.is_finished:
+            result = measure(run)
+            print(f"\n{run.name}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}", flush=True)
+
+    try:
+        run_all(runs, options.jobs, tell)
+    finally:
+        tell()
+    print((options.output_dir / "table3.md").read_text(encoding="utf-8"))
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read our flags; return the others, which are run.py's.
+
+    Raises
+    ------
+    UserError
+        If one of those is what the rows differ in.
+    """
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--rows", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="make all models smaller: a multiple of 1/16, at most 1"
+    )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        help="target tokens to train the base row on; rows that the paper trained longer get as many times more "
+        "(big: 3). Default: their recipes' max_steps",
+    )
+    parser.add_argument("--jobs", type=int, default=default_jobs(), help="rows at a time (default: one a GPU, or one)")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/table3"), help="a folder a row, and the table")
+    parser.add_argument("--list", action="store_true", help="print the rows, and train nothing")
+    parser.add_argument("--json", action="store_true", help="with --list: as JSON")
+    options, flags = parser.parse_known_args(arguments)
+    for flag in flags:
+        name = flag.removeprefix("--").split("=")[0]
+        if flag.startswith("--") and name in (*OF_THE_ROWS, "max_steps"):
+            instead = "--budget sets it for all rows" if name == "max_steps" else "each row has its own"
+            raise UserError(f"--{name} is no flag of the whole table: {instead}")
+    return options, flags
+
+
+def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
+    """Plan the run of a row.
+
+    Raises
+    ------
+    UserError
+        If the budget does not suffice for one update, or run.py would refuse the flags.
+    """
+    folder = options.output_dir / row.name
+    ours = [f"--output_dir={folder}"]
+    if options.scale != 1:
+        ours.append(f"--config_name={options.output_dir / 'configs' / row.name}")
+    recipe, base = row.settings(*flags), ROWS["base"].settings(*flags)
+    if options.budget is not None:
+        steps = options.budget // base.max_tokens_per_batch
+        if steps < 1:
+            raise UserError(
+                f"budget={options.budget} target tokens do not suffice for one update of "
+                f"max_tokens_per_batch={base.max_tokens_per_batch:,}"
+            )
+        steps = steps * recipe.max_steps // base.max_steps
+        ours.append(f"--max_steps={steps}")
+        for name in ("logging_steps", "save_steps"):  # so often that a short run shows and keeps something
+            if f"--{name}" not in " ".join(flags):
+                ours.append(f"--{name}={min(getattr(recipe, name), max(1, steps // 20))}")
+    arguments = [*row.arguments(), *ours, *flags]
+    return Run(row.name, arguments, row.settings(*ours, *flags), cost=0.0)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")
