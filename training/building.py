@@ -1,11 +1,10 @@
 """What a run starts from: the model's config, and a freshly initialized model that fits the tokenizer."""
 
-import difflib
 from pathlib import Path
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
-from training.settings import ROOT, TrainingSettings, UserError
+from training.settings import ROOT, TrainingSettings, UserError, nearest
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 
 
@@ -29,10 +28,9 @@ def load_config(settings: TrainingSettings) -> VaswaniConfig:
     except (OSError, ValueError) as error:
         if (folder / "config.json").exists():
             raise UserError(f"config_name={name!r}: {error}") from error
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
         raise UserError(
-            f"config_name={name!r} must be a folder of hub_configs/ (the nearest is {nearest!r}), or a folder or Hub "
-            "id with a config.json of this model"
+            f"config_name={name!r} must be a folder of hub_configs/ (the nearest is {nearest(name, known)!r}), "
+            "or a folder or Hub id with a config.json of this model"
         ) from error
     if not isinstance(config, VaswaniConfig):
         raise UserError(f"config_name={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")

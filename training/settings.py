@@ -233,7 +233,7 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
     parser.error = _raise_user_error
     known, unknown = parser.parse_known_args(arguments)
     for argument in unknown:
-        raise UserError(_unknown("flag", argument.split("=")[0]))
+        raise UserError(describe_unknown("flag", argument.split("=")[0]))
     settings = TrainingSettings(**vars(known))
     settings.validate()
     return settings
@@ -243,9 +243,14 @@ def _raise_user_error(message: str) -> NoReturn:
     raise UserError(message)
 
 
-def _unknown(kind: str, name: str) -> str:
-    nearest = difflib.get_close_matches(name.removeprefix("--"), NAMES, n=1, cutoff=0)
-    return f"unknown {kind} {name!r}: the nearest known one is {nearest[0]!r}"
+def describe_unknown(kind: str, name: str, known: Iterable[str] = NAMES) -> str:
+    """Say that a name is unknown, and which known one is nearest."""
+    return f"unknown {kind} {name!r}: the nearest known one is {nearest(name.removeprefix('--'), known)!r}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like this one."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
 
 
 def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
@@ -276,7 +281,7 @@ def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
     origin = recipe.pop("extends", None)
     for name in recipe:
         if name not in NAMES:
-            raise UserError(f"{path}: " + _unknown("key", name))
+            raise UserError(f"{path}: " + describe_unknown("key", name))
     return recipe if origin is None else load_recipe(path.parent / origin, path, *extended_by) | recipe
 
 

@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.building import load_config
 from training.data import prepare
-from training.settings import UserError
+from training.settings import NAMES, UserError, describe_unknown
 from training.sweep import Run, check_jobs, default_jobs, run_all
 from training.table3_report import describe, measure, table, write_report
 from training.table3_rows import ROWS, Row, choose_rows, write_config
@@ -97,6 +97,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     options, flags = parser.parse_known_args(arguments)
     for flag in flags:
         name = flag.removeprefix("--").split("=")[0]
+        if flag.startswith("--") and name not in NAMES:
+            raise UserError(describe_unknown("flag", flag.split("=")[0], [*vars(options), *NAMES]))
         if flag.startswith("--") and name in (*OF_THE_ROWS, "max_steps"):
             instead = "--budget sets it for all rows" if name == "max_steps" else "each row has its own"
             raise UserError(f"--{name} is no flag of the whole table: {instead}")

@@ -1,6 +1,5 @@
 """The rows of Table 3: what the paper reports for each, its config and recipe here, and all of them made smaller."""
 
-import difflib
 import json
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from training.settings import ROOT, TrainingSettings, UserError, parse_settings
+from training.settings import ROOT, TrainingSettings, UserError, describe_unknown, parse_settings
 from vaswani import VaswaniConfig
 
 
@@ -116,8 +115,7 @@ def choose_rows(names: str) -> list[Row]:
     wanted = list(ROWS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
         if name not in ROWS:
-            nearest = difflib.get_close_matches(name, ROWS, n=1, cutoff=0)[0]
-            raise UserError(f"rows: there is no row {name!r} in Table 3: the nearest is {nearest!r}; --list has all")
+            raise UserError(f"{describe_unknown('row of Table 3', name, ROWS)}; --list has all")
     if not wanted:
         raise UserError("rows must name at least one row, such as base,A-h1, or be 'all'")
     return [row for row in ROWS.values() if row.name in wanted]

@@ -131,7 +131,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--rows", "base,B-k15"], "no row 'B-k15' in Table 3: the nearest is 'B-k16'"),
+        (["--rows", "base,B-k15"], "unknown row of Table 3 'B-k15': the nearest known one is 'B-k16'; --list has all"),
         (["--rows", ","], "rows must name at least one row"),
         (["--budget", "24999"], "budget=24999 target tokens do not suffice for one update .*=25,000"),
         (["--budget", "0"], "budget=0 target tokens do not suffice"),
@@ -139,6 +139,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--label_smoothing=0.3"], "--label_smoothing is no flag of the whole table"),
         (["--max_steps", "10"], "--max_steps is no flag of the whole table: --budget sets it"),
         (["--max_tokens", "10"], "unknown flag '--max_tokens': the nearest known one is 'max_tokens_per_"),
+        (["--row", "base"], "unknown flag '--row': the nearest known one is 'rows'"),
         (["--jobs", "0"], "jobs=0 must be at least 1"),
         (["--scale", "0.3"], "scale=0.3 must be a multiple"),
     ],
