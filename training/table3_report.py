@@ -4,7 +4,7 @@ import csv
 import itertools
 import statistics
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +145,13 @@ COLUMNS = {
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Write rows of `describe`, measured or not, as a table in Markdown."""
     names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
-    lines = [[COLUMNS[name][0] for name in names], ["---"] * len(names)]
-    for row in rows:
-        lines.append(["" if row.get(name) is None else COLUMNS[name][1].format(row[name]) for name in names])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    cells = [["" if row.get(name) is None else COLUMNS[name][1].format(row[name]) for name in names] for row in rows]
+    return markdown([COLUMNS[name][0] for name in names], cells)
+
+
+def markdown(titles: Sequence[str], cells: Iterable[Iterable[str]]) -> str:
+    """Write a table in Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (titles, ["---"] * len(titles), *cells))
 
 
 def write_report(rows: list[dict[str, Any]], runs: Sequence[Run], folder: Path, command: str) -> None:
@@ -180,7 +183,7 @@ def text_of(rows: Sequence[dict[str, Any]], finished: Sequence[Run], command: st
             f"Data: {Path(data).name} {settings.dataset_config_name or ''}, {settings.source_lang} to "
             f"{settings.target_lang}; validation of {measured['sentences']:,} sentences. About "
             f"{settings.max_tokens_per_batch:,} target tokens an update, vocabulary {settings.vocab_size:,}, seed "
-            f"{settings.seed}. {run['hardware']}, {run['precision']}, torch {run['torch']}, {run['date']}.",
+            f"{settings.seed}. A row had {run['hardware']}; {run['precision']}, torch {run['torch']}, {run['date']}.",
             "",
             "PPL is of a word piece, teacher-forced, unsmoothed; BLEU "
             f"`{measured['bleu_signature']}`, {measured['decoding']}, no checkpoints averaged. The paper's are "
@@ -189,9 +192,7 @@ def text_of(rows: Sequence[dict[str, Any]], finished: Sequence[Run], command: st
     lines += ["", table(rows), ""]
     answers = orderings(rows)
     if answers:
-        names = list(answers[0])
-        lines += [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names))]
-        lines += [f"| {' | '.join(answer.values())} |" for answer in answers]
+        lines.append(markdown(list(answers[0]), (answer.values() for answer in answers)))
     return "\n".join(lines) + "\n"
 
 

@@ -35,11 +35,6 @@ class Row:
     hours: float | None = None
 
     @property
-    def group(self) -> str:
-        """The letter of its group; its name where it has none."""
-        return self.name.split("-")[0]
-
-    @property
     def config_name(self) -> str:
         """Its folder in `hub_configs/`, and its recipe."""
         return f"{self.name}-en-de" if self.name in ("base", "big") else self.name
