@@ -102,6 +102,9 @@ def test_the_tree_matches_what_is_there():
     assert modules - {"__init__.py"} == listed
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "MODEL_CARD.md"])
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.md") for path in ROOT.glob(pattern))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_no_document_names_a_path_of_a_machine(name):
     assert not re.search(r"(/home/|/root/|/work/|/Users/|C:\\)", (ROOT / name).read_text(encoding="utf-8"))
