@@ -248,6 +248,11 @@ def describe_unknown(kind: str, name: str, known: Iterable[str] = NAMES) -> str:
     return f"unknown {kind} {name!r}: the nearest known one is {nearest(name.removeprefix('--'), known)!r}"
 
 
+def names_of(flags: Iterable[str]) -> list[str]:
+    """Return the names of the settings that flags give, such as "seed" of ``--seed=1`` or ``--seed 1``."""
+    return [flag.removeprefix("--").split("=")[0] for flag in flags if flag.startswith("--")]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most like this one."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
@@ -258,7 +263,7 @@ def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
 
     Its ``[run]`` table is what an earlier run noted of itself, and is skipped.
     """
-    given = {flag.removeprefix("--").split("=")[0] for flag in flags if flag.startswith("--")}
+    given = names_of(flags)
     datasets, files = ("dataset_name", "dataset_config_name"), ("train_file", "validation_file", "test_file")
     replaced = datasets if "train_file" in given else files if "dataset_name" in given else ()
     arguments = []

@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.building import load_config
 from training.data import prepare
-from training.settings import NAMES, UserError, describe_unknown
+from training.settings import NAMES, UserError, describe_unknown, names_of
 from training.sweep import Run, check_jobs, default_jobs, run_all
 from training.table3_report import describe, measure, table, write_report
 from training.table3_rows import ROWS, Row, choose_rows, write_config
@@ -77,7 +77,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     Raises
     ------
     UserError
-        If one of those is what the rows differ in.
+        If one of those is unknown, or is what the rows differ in.
     """
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--rows", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
@@ -95,11 +95,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--list", action="store_true", help="print the rows, and train nothing")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     options, flags = parser.parse_known_args(arguments)
-    for flag in flags:
-        name = flag.removeprefix("--").split("=")[0]
-        if flag.startswith("--") and name not in NAMES:
-            raise UserError(describe_unknown("flag", flag.split("=")[0], [*vars(options), *NAMES]))
-        if flag.startswith("--") and name in (*OF_THE_ROWS, "max_steps"):
+    for name in names_of(flags):
+        if name not in NAMES:
+            raise UserError(describe_unknown("flag", f"--{name}", [*vars(options), *NAMES]))
+        if name in (*OF_THE_ROWS, "max_steps"):
             instead = "--budget sets it for all rows" if name == "max_steps" else "each row has its own"
             raise UserError(f"--{name} is no flag of the whole table: {instead}")
     return options, flags
@@ -128,7 +127,7 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
         steps = steps * recipe.max_steps // base.max_steps
         ours.append(f"--max_steps={steps}")
         for name in ("logging_steps", "save_steps"):  # so often that a short run shows and keeps something
-            if f"--{name}" not in " ".join(flags):
+            if name not in names_of(flags):
                 ours.append(f"--{name}={min(getattr(recipe, name), max(1, steps // 20))}")
     arguments = [*row.arguments(), *ours, *flags]
     return Run(row.name, arguments, row.settings(*ours, *flags), cost=0.0)
