@@ -147,11 +147,20 @@ def scale_config(config: VaswaniConfig, scale: float) -> VaswaniConfig:
 
 
 def write_config(row: Row, scale: float, folder: Path) -> None:
-    """Write the scaled config of a row, and how its model decodes, into a folder that run.py can train from."""
+    """Write the scaled config of a row, and how its model decodes, into a folder that run.py can train from.
+
+    Raises
+    ------
+    UserError
+        If another config is there: that of the row at another scale, which may have been trained.
+    """
     declared = json.loads((row.folder / "config.json").read_text(encoding="utf-8"))
     scaled = scale_config(row.config, scale)
     fields = {name: getattr(scaled, name, value) for name, value in declared.items()}
     decoding = (row.folder / "generation_config.json").read_text(encoding="utf-8")
+    path, text = folder / "config.json", json.dumps(fields, indent=2) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{folder} holds the row at another scale than {scale:g}: choose another output_dir")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     (folder / "generation_config.json").write_text(decoding, encoding="utf-8")

@@ -114,6 +114,15 @@ def test_scaled_rows_keep_their_ratios(scale, tmp_path):
         assert {name: getattr(small, name) for name in written if hasattr(small, name)} == written
 
 
+def test_a_row_at_another_scale_is_not_written_over(tmp_path):
+    write_config(ROWS["base"], 0.25, tmp_path)
+    written = (tmp_path / "config.json").read_text()
+    write_config(ROWS["base"], 0.25, tmp_path)
+    with pytest.raises(UserError, match=r"holds the row at another scale than 0\.5: choose another output_dir"):
+        write_config(ROWS["base"], 0.5, tmp_path)
+    assert (tmp_path / "config.json").read_text() == written
+
+
 def test_at_scale_1_nothing_changes():
     for row in ROWS.values():
         assert scale_config(row.config, 1).to_diff_dict() == row.config.to_diff_dict()
