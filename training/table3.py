@@ -3,7 +3,7 @@
   python training/table3.py --list
   python training/table3.py --rows base,A-h1,B-k16 --list --json
   python training/table3.py --output_dir runs/table3
-  python training/table3.py --rows all --scale 0.25 --budget 2000000 --jobs 2 --dataset_name grammar
+  python training/table3.py --scale 0.25 --budget 2200000 --jobs 2 ...    (whole in docs/table3.md)
 
 A row is trained by its recipe; every flag of run.py may follow and holds for all rows. Interrupted, the same command
 goes on: rows that are finished stay, the others resume. table3.md, table3.csv and table3.png are written anew after
@@ -77,7 +77,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     Raises
     ------
     UserError
-        If one of those is unknown, or is what the rows differ in.
+        If one of those is unknown, or is what the rows differ in; or if --json stands without --list.
     """
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--rows", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
@@ -95,6 +95,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--list", action="store_true", help="print the rows, and train nothing")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     options, flags = parser.parse_known_args(arguments)
+    if options.json and not options.list:
+        raise UserError("--json says how --list prints the rows: give both")
     for name in names_of(flags):
         if name not in NAMES:
             raise UserError(describe_unknown("flag", f"--{name}", [*vars(options), *NAMES]))

@@ -150,6 +150,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--max_tokens", "10"], "unknown flag '--max_tokens': the nearest known one is 'max_tokens_per_"),
         (["--row", "base"], "unknown flag '--row': the nearest known one is 'rows'"),
         (["--jobs", "0"], "jobs=0 must be at least 1"),
+        (["--json"], "--json says how --list prints the rows: give both"),
         (["--scale", "0.3"], "scale=0.3 must be a multiple"),
     ],
 )
