@@ -24,6 +24,25 @@ from training.settings import ROOT, TrainingSettings, UserError, parse_settings,
 PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu", "sacremoses")
 
 
+def make_output_dir(name: str | Path) -> Path:
+    """Create an output directory.
+
+    Raises
+    ------
+    UserError
+        If it cannot be written to.
+    """
+    directory = Path(name)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"output_dir={str(name)!r} cannot be written to: {error}") from error
+    return directory
+
+
 def claim_output_dir(settings: TrainingSettings) -> Path:
     """Create the output directory, unless it cannot be written to or holds another run.
 
@@ -32,14 +51,7 @@ def claim_output_dir(settings: TrainingSettings) -> Path:
     UserError
         Naming the directory and what stands against it.
     """
-    directory = Path(settings.output_dir)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"output_dir={settings.output_dir!r} cannot be written to: {error}") from error
+    directory = make_output_dir(settings.output_dir)
     if settings.resume_from_checkpoint not in (None, "latest"):
         check_checkpoint(directory / "checkpoints", settings.resume_from_checkpoint)
     replaces = settings.overwrite_output_dir or settings.resume_from_checkpoint

@@ -20,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.building import load_config
 from training.data import prepare
+from training.logbook import make_output_dir
 from training.settings import NAMES, UserError, describe_unknown, names_of
 from training.sweep import Run, check_jobs, default_jobs, run_all
 from training.table3_report import describe, measure, table, write_report
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(described, indent=1) if options.json else table(described))
         return
     check_jobs(options.jobs)
+    make_output_dir(options.output_dir)
     for row, run in zip(rows, runs, strict=True):
         run.check()
         if options.scale != 1:

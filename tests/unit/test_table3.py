@@ -249,6 +249,12 @@ def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(tmp_
     assert "config_name" in (tmp_path / "base.log").read_text()
 
 
+def test_an_output_dir_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"output_dir='.*file/out' cannot be written to"):
+        table3.main(["--rows", "base", *GIVEN, "--output_dir", str(tmp_path / "file" / "out")])
+
+
 def test_rows_stand_in_the_order_of_the_table():
     assert [row.name for row in choose_rows(" big, base")] == ["base", "big"]
     assert len(choose_rows("all")) == len(ROWS) == 20
