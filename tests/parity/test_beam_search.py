@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from vaswani import generation_vaswani
-from vaswani.generation_vaswani import length_penalty
+from vaswani import search_vaswani
+from vaswani.search_vaswani import length_penalty
 from vaswani.stepping_vaswani import FusedSteps, ModelSteps
 
 
@@ -83,7 +83,7 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(random_model):
     ],
 )
 def test_a_wrong_penalty_is_found_out(wrong, random_model, monkeypatch):
-    monkeypatch.setattr(generation_vaswani, "length_penalty", wrong)
+    monkeypatch.setattr(search_vaswani, "length_penalty", wrong)
     assert count_optima_found(random_model(**SMALL), 25)[0] < 20
 
 
@@ -128,7 +128,7 @@ def strip(tokens: torch.Tensor, model) -> tuple[int, ...]:
 @pytest.mark.parametrize("kind", [FusedSteps, ModelSteps])
 @pytest.mark.parametrize("beams", range(2, 9))
 def test_it_equals_a_plain_loop(beams, kind, random_model, monkeypatch):
-    monkeypatch.setattr(generation_vaswani, "make_steps", kind)
+    monkeypatch.setattr(search_vaswani, "make_steps", kind)
     model = random_model(vocab_size=9)
     for alpha in (0.6, 1.5, -1.0):
         redraw(model, 0.5)

@@ -3,7 +3,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
 
 from vaswani import VaswaniForConditionalGeneration, generation_vaswani, stepping_vaswani
-from vaswani.generation_vaswani import length_penalty
+from vaswani.search_vaswani import length_penalty
 
 
 PAPER = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
