@@ -6,10 +6,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
 from training.settings import ROOT, TrainingSettings, UserError, nearest
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
-
-
-# Section 6.1; hub_configs/*/generation_config.json have the same.
-PAPERS_DECODING = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
+from vaswani.generation_vaswani import PAPERS_DECODING
 
 
 def load_config(settings: TrainingSettings) -> VaswaniConfig:

@@ -15,6 +15,7 @@ from training.data import lengths, read_pairs
 from training.loss import label_smoothed_sums
 from training.metrics.translation_scores.translation_scores import TranslationScores
 from training.stopping import Interrupted
+from vaswani.generation_vaswani import DecodingSettings, VaswaniGenerationMixin
 from vaswani.translation import translate
 
 
@@ -123,12 +124,12 @@ def evaluate(
 def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     """Name the search that `generate()` does with what was given to it, such as "beam 4, alpha 0.6"."""
     defaults = model.generation_config
-    names = ("num_beams", "do_sample", "length_penalty", "length_penalty_alpha", "max_new_tokens")
-    settings = {name: given.get(name, getattr(defaults, name, None)) for name in names}
-    beams = settings["num_beams"] or 1
+    settings = {name: given.get(name, getattr(defaults, name, None)) for name in ("do_sample", "length_penalty")}
+    asked = DecodingSettings.read(given, None, defaults)
+    beams = asked.num_beams
     words = [("sampling" if settings["do_sample"] else "greedy") if beams == 1 else f"beam {beams}"]
-    if beams > 1 and settings["length_penalty_alpha"] is not None:
-        words.append(f"alpha {settings['length_penalty_alpha']}")
+    if beams > 1 and isinstance(model, VaswaniGenerationMixin) and asked.length_penalty_alpha is not None:
+        words.append(f"alpha {asked.length_penalty_alpha}")
     elif beams > 1:
         penalty = settings["length_penalty"]
         words.append(f"length_penalty {1.0 if penalty is None else penalty}")

@@ -8,12 +8,14 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 from transformers.generation import GenerationMixin
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging
 
 from .search_vaswani import beam_search, greedy_search
@@ -21,15 +23,41 @@ from .search_vaswani import beam_search, greedy_search
 
 logger = logging.get_logger(__name__)
 
+# Section 6.1; hub_configs/*/generation_config.json have the same.
+PAPERS_DECODING = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
+
+# What transformers' settings are where nobody sets them, as its trainer writes them into configs.
+THEIR_DEFAULTS = GenerationConfig._get_default_generation_params() | {"guidance_scale": 1}
 # Settings by which transformers' own beam search is asked for: its length penalty, its stop rule.
 THEIR_BEAM_SEARCH = ("length_penalty", "early_stopping")
-# Settings that our searches do not know; what is None, False or 0 asks for nothing.
-NOT_OURS = (
-    "do_sample", "custom_generate", "assistant_model", "prompt_lookup_num_tokens", "streamer", "stopping_criteria",
-    "stop_strings", "max_time", "negative_prompt_ids", "guidance_scale", "cache_implementation", "past_key_values",
-    "decoder_attention_mask", "decoder_inputs_embeds", "output_attentions", "output_hidden_states", "synced_gpus",
-    "token_healing", "low_memory", "penalty_alpha", "dola_layers", "constraints", "force_words_ids", "num_beam_groups",
-    "diversity_penalty",
+
+# What our searches take, or transformers makes a logits processor of. Whatever else is asked for goes to transformers,
+# so that no setting of a later release is ignored.
+OURS = frozenset((
+    *PAPERS_DECODING, *THEIR_BEAM_SEARCH, "num_return_sequences",
+    "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids", "labels",
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "use_cache", "disable_compile",
+    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
+    "return_dict_in_generate", "output_scores", "output_logits",
+    "logits_processor", "prefix_allowed_tokens_fn", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "repetition_penalty", "encoder_repetition_penalty",
+    "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "sequence_bias",
+    "renormalize_logits", "remove_invalid_values", "watermarking_config",
+))  # fmt: skip
+# What says how to do something else, and nothing by itself: sample, assist, keep a cache of another kind, compile it.
+ABOUT_OTHERS = frozenset((
+    "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_lookbehind",
+    "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size", "speculation_type", "tokenizer",
+    "assistant_tokenizer", "cache_config", "max_cache_len", "continuous_batching_config",
+    "negative_prompt_attention_mask", "trust_remote_code", "transformers_version",
+))  # fmt: skip
+# Parts of transformers' loops, which our searches replace. A model that brings its own gets transformers' loops.
+LOOPS = (
+    "_sample", "_beam_search", "_prefill", "_has_unfinished_sequences", "_get_stopping_criteria",
+    "_get_top_k_continuations", "_get_running_beams_for_next_iteration", "_update_finished_beams",
+    "_check_early_stop_heuristic", "_beam_search_has_unfinished_sequences", "_optimize_model_for_decode",
+    "_valid_auto_compile_criteria",
 )  # fmt: skip
 POSITIONAL = tuple(inspect.signature(GenerationMixin.generate).parameters)[3:]
 
@@ -39,6 +67,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     config: Any
 
+    @torch.compiler.disable
     @torch.no_grad()
     def generate(
         self,
@@ -47,21 +76,20 @@ class VaswaniGenerationMixin(GenerationMixin):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Generate as transformers does, and with the paper's beam search where `length_penalty_alpha` is set.
+        """Generate as transformers does, except that several beams mean the paper's beam search.
 
         Parameters
         ----------
         inputs, generation_config, *args, **kwargs
-            As for every model of transformers. Settings come from the call, else from the call's
-            `generation_config`, else from the model's.
-        length_penalty_alpha : float, default: the model's generation config
-            The paper's alpha (section 6.1: 0.6): beam search divides log-probabilities by `length_penalty`, and ends
-            a sentence when its best live hypothesis could not beat its worst finished one, even at the best penalty
+            As for every model of transformers. `DecodingSettings` says which of several settings counts.
+        length_penalty_alpha : float, default=0.6
+            The paper's alpha (section 6.1): beam search divides log-probabilities by `length_penalty`, and ends a
+            sentence when its best live hypothesis could not beat its worst finished one, even at the best penalty
             within reach. None, or one of transformers' `length_penalty` and `early_stopping`, asks for
             transformers' beam search.
-        extra_target_tokens : int, default: the model's generation config
-            Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1:
-            50). Gives way to `max_new_tokens` and `max_length`.
+        extra_target_tokens : int, default=50
+            Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).
+            Gives way to `max_new_tokens` and `max_length`.
 
         Returns
         -------
@@ -75,31 +103,54 @@ class VaswaniGenerationMixin(GenerationMixin):
             If settings contradict each other or are out of their range.
         """
         kwargs = dict(zip(POSITIONAL, args, strict=False)) | kwargs
-        settings = Settings(kwargs, generation_config, self.generation_config)
-        search, alpha = choose_search(self, settings)
+        if kwargs.get("synced_gpus") is None and weights_are_spread(self):
+            kwargs["synced_gpus"] = True
+        settings = DecodingSettings.read(kwargs, generation_config, self.generation_config, changed_loop(self))
         changes: dict[str, Any] = {}
         banned = [] if self.config.pad_token_id is None else [self.config.pad_token_id]
-        suppressed = list(settings.get("suppress_tokens") or [])
-        if not set(banned) <= {*suppressed, *settings.ends()}:
+        if not set(banned) <= {*settings.suppress_tokens, *settings.eos_token_ids}:
             # Its row of the softmax is zero, so its logit is 0: it could well be the highest.
-            changes["suppress_tokens"] = [*suppressed, *banned]
-        extra = settings.extra_target_tokens()
+            changes["suppress_tokens"] = [*settings.suppress_tokens, *banned]
+        extra = settings.extra_target_tokens
         if extra is not None:
-            changes["max_new_tokens"] = source_length(inputs, kwargs) + extra
-        for name in ("length_penalty_alpha", "extra_target_tokens"):
-            kwargs.pop(name, None)
-        if generation_config is None:
-            kwargs |= changes
-        elif changes:
-            generation_config = copy.deepcopy(generation_config)
-            generation_config.update(**changes)
+            changes["max_length"] = prefix_length(kwargs) + source_length(inputs, kwargs) + extra
+        search = choose_search(settings)
         if search is not None:
             only_bans = not kwargs.get("logits_processor")
-            kwargs["custom_generate"] = functools.partial(search, alpha=alpha, extra=extra, only_bans=only_bans)
-        return super().generate(inputs, generation_config, **kwargs)
+            kwargs["custom_generate"] = functools.partial(search, extra=extra, only_bans=only_bans)
+        for name in ("length_penalty_alpha", "extra_target_tokens"):
+            kwargs.pop(name, None)
+        if generation_config is not None and changes:
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**changes)
+            changes = {name: value for name, value in changes.items() if name in kwargs}  # which come before it
+        return super().generate(inputs, generation_config, **kwargs | changes)
 
 
-def source_length(inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> int:
+def weights_are_spread(model: torch.nn.Module) -> bool:
+    """Tell whether each of several processes holds a part of the weights, so that all must do the same steps."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.tensor import DTensor  # which not every build of torch has
+
+    is_spread = is_deepspeed_zero3_enabled() or any(isinstance(weight, DTensor) for weight in model.parameters())
+    return is_spread and torch.distributed.get_world_size() > 1
+
+
+def changed_loop(model: GenerationMixin) -> str | None:
+    """Name the first part of transformers' loops that a model's class, or the model itself, replaces."""
+    parts = (name for name in LOOPS if hasattr(GenerationMixin, name))
+    return next(
+        (
+            name
+            for name in parts
+            if name in vars(model) or getattr(type(model), name) is not getattr(GenerationMixin, name)
+        ),
+        None,
+    )
+
+
+def source_length(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
     """Return S of whatever stands for the source in a call of `generate`."""
     for source in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")):
         if source is not None:
@@ -107,84 +158,189 @@ def source_length(inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> int:
     return kwargs["encoder_outputs"][0].shape[1] if kwargs.get("encoder_outputs") is not None else 1
 
 
-class Settings:
-    """The settings of one call: its own arguments, its `generation_config`, the model's, in this order."""
+def prefix_length(kwargs: Mapping[str, Any]) -> int:
+    """Return how many tokens stand before the generated ones: the decoder's start, or what is given."""
+    prefix = kwargs.get("decoder_input_ids")
+    return 1 if prefix is None else prefix.shape[1]
 
-    def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, default: GenerationConfig):
-        self.levels: list[dict[str, Any]] = [kwargs, vars(given) if given is not None else {}, vars(default)]
 
-    def get(self, name: str) -> Any:
-        """Return the first value that is not None."""
-        return next((level[name] for level in self.levels if level.get(name) is not None), None)
+@dataclass(frozen=True)
+class DecodingSettings:
+    """What a call of `generate` asks for, whichever of several places says it.
 
-    def ends(self) -> list[int]:
-        """Return the ids that end a sentence."""
-        ends = self.get("eos_token_id")
-        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    The call's own arguments come first, then the `generation_config` that it is given, then the model's. But a value
+    in a config need not be anybody's wish: transformers fills configs with its defaults, `Seq2SeqTrainer` the model's
+    own one after each batch. So a config that holds one of transformers' defaults asks for nothing here:
 
-    def alpha(self) -> tuple[float | None, bool]:
-        """Return `length_penalty_alpha`, None if transformers' penalty is asked for; and whether the call set it."""
-        for number, level in enumerate(self.levels):
-            theirs = [name for name in THEIR_BEAM_SEARCH if level.get(name) is not None]
-            alpha = level.get("length_penalty_alpha")
-            if alpha is not None and (
-                isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha)
-            ):
-                raise ValueError(f"length_penalty_alpha={alpha!r} must be a number: the paper's is 0.6")
-            if alpha is not None and theirs:
+    =====================================  ===================================  ====================================
+    setting                                in the call                          in a config
+    =====================================  ===================================  ====================================
+    `length_penalty`, `early_stopping`     transformers' beam search            the same, except for 1.0 and False
+    `length_penalty_alpha`                 the paper's; None: transformers'     the same, unless the config also asks
+                                                                                for transformers', with a warning
+    `max_length`                           tokens, prefix included              the same, except for 20
+    `max_new_tokens`                       tokens, without prefix               the same
+    `extra_target_tokens`                  more than the source's; None:        the same
+                                           transformers' limit
+    all others                             what it says                         the same, if the call says nothing
+    =====================================  ===================================  ====================================
+
+    Where no place says anything, alpha and the extra tokens are the paper's (`PAPERS_DECODING`).
+
+    Attributes
+    ----------
+    num_beams : int
+    length_penalty_alpha : float or None
+        None leaves beams to transformers' beam search.
+    extra_target_tokens : int or None
+        None where a length is given instead.
+    foreign : str or None
+        A setting that our searches do not know.
+    is_explicit : bool
+        Whether the call itself sets `length_penalty_alpha`.
+    returns_dict, returns_several : bool
+        Whether a ModelOutput, or more than one translation of a sentence, is asked for.
+    suppress_tokens, eos_token_ids : tuple of int
+    """
+
+    num_beams: int
+    length_penalty_alpha: float | None
+    extra_target_tokens: int | None
+    foreign: str | None
+    is_explicit: bool
+    returns_dict: bool
+    returns_several: bool
+    suppress_tokens: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def read(
+        cls,
+        call: Mapping[str, Any],
+        given: GenerationConfig | None,
+        default: GenerationConfig,
+        foreign: str | None = None,
+    ) -> "DecodingSettings":
+        """Read the settings of a call.
+
+        Parameters
+        ----------
+        call : mapping
+            The call's own arguments by name, inputs included.
+        given : GenerationConfig or None
+            The call's `generation_config`.
+        default : GenerationConfig
+            The model's.
+        foreign : str or None, default=None
+            What rules our searches out whatever the settings are.
+
+        Raises
+        ------
+        ValueError
+            If two of the call's own settings contradict each other, or one of ours is out of its range.
+        """
+        if given is not None and not isinstance(given, GenerationConfig):
+            raise ValueError(f"generation_config={given!r} must be a GenerationConfig, not a {type(given).__name__}")
+        levels = [call, {} if given is None else wishes(given), wishes(default)]
+
+        def get(name: str) -> Any:
+            return next((level[name] for level in levels if level.get(name) is not None), None)
+
+        beams = get("num_beams")
+        if beams is not None and (isinstance(beams, bool) or not isinstance(beams, int) or beams < 1):
+            raise ValueError(f"num_beams={beams!r} must be a whole number, 1 or more: 1 is greedy search")
+        names = dict.fromkeys(name for level in levels for name in level)
+        unknown = (name for name in names if name not in OURS | ABOUT_OTHERS)
+        ends = get("eos_token_id")
+        return cls(
+            num_beams=beams or 1,
+            length_penalty_alpha=_read_alpha(levels),
+            extra_target_tokens=_read_extra(levels),
+            foreign=foreign or next((name for name in unknown if asks_for_something(name, get(name))), None),
+            is_explicit="length_penalty_alpha" in call,
+            returns_dict=bool(get("return_dict_in_generate")),
+            returns_several=(get("num_return_sequences") or 1) > 1,
+            suppress_tokens=tuple(get("suppress_tokens") or ()),
+            eos_token_ids=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
+        )
+
+
+def wishes(config: GenerationConfig) -> dict[str, Any]:
+    """Return what a config asks for: neither what transformers fills in, nor what is not transformers' or ours."""
+    known = vars(GenerationConfig()).keys() | PAPERS_DECODING.keys()
+    filled = (*THEIR_BEAM_SEARCH, "max_length")
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if name in known and not name.startswith("_") and not (name in filled and value == THEIR_DEFAULTS[name])
+    }
+
+
+def asks_for_something(name: str, value: Any) -> bool:
+    """Tell whether a value is more than the one that changes nothing."""
+    if value is None or value is False or isinstance(value, torch.Tensor):
+        return isinstance(value, torch.Tensor)
+    is_empty = isinstance(value, list | tuple | dict) and not value
+    return not is_empty and value != THEIR_DEFAULTS.get(name)
+
+
+def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
+    for number, level in enumerate(levels):
+        alpha = level.get("length_penalty_alpha")
+        if alpha is not None and (
+            isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha)
+        ):
+            raise ValueError(f"length_penalty_alpha={alpha!r} must be a number: the paper's is 0.6")
+        theirs = next((name for name in THEIR_BEAM_SEARCH if level.get(name) is not None), None)
+        if alpha is not None and theirs is not None:
+            both = f"length_penalty_alpha={alpha} and {theirs}={level[theirs]}"
+            if number == 0:
                 raise ValueError(
-                    f"length_penalty_alpha={alpha} and {theirs[0]}={level[theirs[0]]} contradict each other: the "
-                    "first asks for the paper's beam search, the second for transformers'"
+                    f"{both} contradict each other: the first asks for the paper's beam search, the second for "
+                    "transformers'"
                 )
-            if theirs or (number == 0 and "length_penalty_alpha" in level) or alpha is not None:
-                return alpha, number == 0
-        return None, False
-
-    def extra_target_tokens(self) -> int | None:
-        """Return `extra_target_tokens`, None where a length is given in its place."""
-        for level in self.levels:
-            extra = level.get("extra_target_tokens")
-            if extra is not None and (isinstance(extra, bool) or not isinstance(extra, int) or extra < 0):
-                raise ValueError(f"extra_target_tokens={extra!r} must be a whole number, 0 or more")
-            if level.get("max_new_tokens") is not None or level.get("max_length") is not None:
-                return None
-            if extra is not None:
-                return extra
-        return None
+            logger.warning_once(f"Of {both} in a generation config, the second counts: transformers' beam search runs")
+        if theirs is not None:
+            return None
+        if "length_penalty_alpha" in level:
+            return None if alpha is None else float(alpha)
+    return PAPERS_DECODING["length_penalty_alpha"]
 
 
-def choose_search(model: Any, settings: Settings) -> tuple[Callable | None, float | None]:
-    """Return the search of this file that the settings ask for, with its alpha; None leaves it to transformers."""
-    beams = settings.get("num_beams")
-    if beams is not None and (isinstance(beams, bool) or not isinstance(beams, int) or beams < 1):
-        raise ValueError(f"num_beams={beams!r} must be a whole number, 1 or more: 1 is greedy search")
-    alpha, is_explicit = settings.alpha()
-    foreign = [name for name in NOT_OURS if asks_for(name, settings.get(name))]
-    if beams in (None, 1):
-        if foreign or settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
-            return None, None
-        return greedy_search, None
+def _read_extra(levels: list[Mapping[str, Any]]) -> int | None:
+    for level in levels:
+        extra = level.get("extra_target_tokens")
+        if extra is not None and (isinstance(extra, bool) or not isinstance(extra, int) or extra < 0):
+            raise ValueError(f"extra_target_tokens={extra!r} must be a whole number, 0 or more")
+        if level.get("max_new_tokens") is not None or level.get("max_length") is not None:
+            return None
+        if "extra_target_tokens" in level:
+            return extra
+    return PAPERS_DECODING["extra_target_tokens"]
+
+
+def choose_search(settings: DecodingSettings) -> Callable | None:
+    """Return the search of ours that settings ask for, or None where it is transformers'."""
+    alpha, foreign = settings.length_penalty_alpha, settings.foreign
+    if settings.num_beams == 1:
+        if settings.is_explicit and alpha is not None:
+            logger.warning_once(f"length_penalty_alpha={alpha} has no effect with num_beams=1: it is for beam search")
+        is_ours = foreign is None and not settings.returns_dict and not settings.returns_several
+        return greedy_search if is_ours else None
     if alpha is None:
-        return None, None
-    if foreign and is_explicit:
+        return None
+    if foreign is None:
+        return functools.partial(beam_search, alpha=alpha)
+    if settings.is_explicit:
         raise ValueError(
-            f"length_penalty_alpha={alpha} does not go together with {foreign[0]}: leave one of them out, or give "
+            f"length_penalty_alpha={alpha} does not go together with {foreign}: leave one of them out, or give "
             "length_penalty_alpha=None for transformers' beam search"
         )
-    if foreign:
-        logger.warning_once(
-            f"{foreign[0]} is left to transformers' beam search, whose length penalty is not the paper's; "
-            "num_beams=1 does without a penalty"
-        )
-        return None, None
-    return beam_search, float(alpha)
+    logger.warning_once(
+        f"{foreign} is left to transformers' beam search, whose length penalty is not the paper's; num_beams=1 does "
+        "without a penalty"
+    )
+    return None
 
 
-def asks_for(name: str, value: Any) -> bool:
-    """Tell whether a setting's value is more than its neutral one."""
-    if name in ("guidance_scale", "num_beam_groups"):
-        return value is not None and value != 1
-    return value is not None and (isinstance(value, torch.Tensor) or bool(value))
-
-
-__all__ = ["VaswaniGenerationMixin"]
+__all__ = ["PAPERS_DECODING", "DecodingSettings", "VaswaniGenerationMixin"]

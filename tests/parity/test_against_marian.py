@@ -2,36 +2,12 @@
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
-
-from vaswani.modeling_vaswani import sinusoids
+from marian_twin import copy_positions, marian_like
 
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Both run the same operations on the same numbers; only the order of some additions might differ (measured: 0).
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
-
-
-def marian_like(config) -> MarianMTModel:
-    sizes = ("vocab_size", "d_model", "dropout", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-    sizes += tuple(f"{stack}_{size}" for stack in ("encoder", "decoder") for size in ("layers", "ffn_dim"))
-    sizes += ("encoder_attention_heads", "decoder_attention_heads", "max_position_embeddings")
-    return MarianMTModel(
-        MarianConfig(
-            **{size: getattr(config, size) for size in sizes},
-            activation_function="relu",
-            scale_embedding=True,
-            share_encoder_decoder_embeddings=True,
-            forced_eos_token_id=None,
-        )
-    ).eval()
-
-
-@torch.no_grad()
-def copy_positions(marian: MarianMTModel) -> None:
-    for stack in (marian.model.encoder, marian.model.decoder):
-        table = stack.embed_positions.weight
-        table.copy_(sinusoids(torch.arange(len(table)), table.shape[1]))
 
 
 @pytest.fixture(params=[{}, {"encoder_layers": 1, "encoder_attention_heads": 4, "decoder_ffn_dim": 48}])

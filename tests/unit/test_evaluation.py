@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
+from marian_twin import marian_twin
 
 from training.data import encode
 from training.evaluation import main
@@ -59,9 +60,9 @@ def test_perplexity_is_that_of_the_pieces_one_by_one(model, tokenizer):
 def test_the_decoding_is_named(model):
     assert describe_decoding(model, {}) == "greedy"
     assert describe_decoding(model, {"num_beams": 4, "length_penalty_alpha": 0.6}) == "beam 4, alpha 0.6"
-    assert describe_decoding(model, {"num_beams": 2, "max_new_tokens": 9}) == (
-        "beam 2, length_penalty 1.0, at most 9 tokens"
-    )
+    assert describe_decoding(model, {"num_beams": 2, "max_new_tokens": 9}) == "beam 2, alpha 0.6, at most 9 tokens"
+    assert describe_decoding(model, {"num_beams": 2, "length_penalty": 1.0}) == "beam 2, length_penalty 1.0"
+    assert describe_decoding(marian_twin(model), {"num_beams": 2}) == "beam 2, length_penalty 1.0"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_a_model_is_scored_and_the_row_goes_to_metrics_and_card(model, tokenizer
     flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "5"]
     main([*flags, "--num_beams", "2", "--json", "--output", "out.de"])
     row = json.loads(capsys.readouterr().out)
-    assert row["decoding"] == "beam 2, length_penalty 1.0, at most 5 tokens"
+    assert row["decoding"] == "beam 2, alpha 0.6, at most 5 tokens"
     assert row["perplexity"] > 1
     assert len((tmp_path / "out.de").read_text().splitlines()) == 40
     assert [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()] == [row]

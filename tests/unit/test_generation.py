@@ -1,11 +1,13 @@
 import pytest
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
+from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
 
 from vaswani import VaswaniForConditionalGeneration, generation_vaswani, stepping_vaswani
+from vaswani.generation_vaswani import DecodingSettings
 from vaswani.search_vaswani import length_penalty
 
 
+THEIR_DEFAULTS = GenerationConfig._get_default_generation_params()
 PAPER = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
 
 
@@ -70,6 +72,14 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ({"length_penalty": 1.0}, None),
         ({"early_stopping": True}, None),
         ({"generation_config": GenerationConfig(num_beams=3, length_penalty=2.0)}, None),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.0)}, "beam_search"),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.2)}, None),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=None)}, None),
+        ({"generation_config": GenerationConfig(**THEIR_DEFAULTS)}, "greedy_search"),
+        ({"generation_config": GenerationConfig(**THEIR_DEFAULTS | {"num_beams": 3})}, "beam_search"),
+        ({"compile_config": CompileConfig()}, None),
+        ({"prefill_chunk_size": 2, "num_beams": 1}, None),
+        ({"eos_token_id": torch.tensor(0)}, "beam_search"),
         ({"do_sample": True}, None),
         ({"do_sample": True, "num_beams": 1, "num_return_sequences": 3}, None),
         ({"output_attentions": True, "return_dict_in_generate": True}, None),
@@ -117,10 +127,7 @@ def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
             {"length_penalty_alpha": 0.6, "do_sample": True},
             "length_penalty_alpha=0.6 does not go together with do_sample",
         ),
-        (
-            {"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.0)},
-            "length_penalty_alpha=1 and length_penalty=1.0 contradict each other",
-        ),
+        ({"generation_config": {"num_beams": 4}}, "generation_config={'num_beams': 4} must be a GenerationConfig"),
         ({"num_return_sequences": 5}, "num_return_sequences"),
     ],
     ids=str,
@@ -152,7 +159,12 @@ def test_beam_search_does_not_stream_and_greedy_search_does(model, source):
 
 
 @pytest.mark.parametrize(
-    "given", [{"suppress_tokens": [3]}, {"generation_config": GenerationConfig(suppress_tokens=[3])}]
+    "given",
+    [
+        {"suppress_tokens": [3]},
+        {"generation_config": GenerationConfig(suppress_tokens=[3])},
+        {"generation_config": GenerationConfig(num_beams=2), "suppress_tokens": [3]},
+    ],
 )
 @pytest.mark.parametrize(
     "search", [{}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}, {"length_penalty": 1.0}]
@@ -178,6 +190,77 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, 
     assert lengths(extra_target_tokens=0) == [5, 2, 5]
     assert lengths(max_new_tokens=3) == lengths(max_length=4) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_new_tokens=3)) == [3, 3, 3]
+    assert lengths(generation_config=GenerationConfig(max_length=4)) == [3, 3, 3]
+    assert lengths(generation_config=GenerationConfig(max_length=20)) == [55, 52, 55]  # transformers' default
+    model.generation_config.max_length = 7
+    assert lengths() == [6, 6, 6]
+    model.generation_config.max_length = 20
+    assert lengths() == [55, 52, 55]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("paper", [PAPER, {}], ids=["published", "from a config"])
+def test_what_transformers_fills_into_a_config_changes_nothing(paper, num_beams, random_model, source, searches):
+    model = random_model()
+    model.generation_config.update(**paper, allow_custom_entries=True)
+    expected = model.generate(**source, num_beams=num_beams, suppress_tokens=[0])
+    # As transformers' Seq2SeqTrainer does after each batch
+    model.generation_config.update(**THEIR_DEFAULTS, defaults_only=True)
+    assert model.generation_config.max_length == 20
+    assert torch.equal(model.generate(**source, num_beams=num_beams, suppress_tokens=[0]), expected)
+    assert expected.shape[1] == 1 + 5 + 50
+    assert searches == ["greedy_search" if num_beams == 1 else "beam_search"] * 2
+
+
+def test_a_model_made_from_a_config_decodes_as_the_paper_did(random_model, source, searches):
+    model = random_model()
+    expected = model.generate(**source, num_beams=4, length_penalty_alpha=0.6, extra_target_tokens=50)
+    assert torch.equal(model.generate(**source, num_beams=4), expected)
+    assert searches == ["beam_search"] * 2
+
+
+def test_a_penalty_of_transformers_in_the_models_config_asks_for_transformers(model, source, searches):
+    model.generation_config.length_penalty = 1.2
+    asked = model.generate(**source)
+    assert torch.equal(asked, model.generate(**source, length_penalty=1.2))
+    assert not searches
+    model.generation_config.length_penalty = 1.0
+    model.generate(**source)
+    assert searches == ["beam_search"]
+
+
+# What our searches do not know of transformers 5.23. A field that a later release adds comes to these by itself.
+FOREIGN = {
+    "assistant_early_exit", "cache_implementation", "compile_config", "constraints", "diversity_penalty", "do_sample",
+    "dola_layers", "force_words_ids", "guidance_scale", "is_assistant", "low_memory", "max_time", "num_beam_groups",
+    "output_attentions", "output_hidden_states", "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens",
+    "stop_strings", "token_healing", "use_mtp",
+}  # fmt: skip
+
+
+def test_every_field_of_a_generation_config_is_ours_or_transformers(monkeypatch):
+    class Later(GenerationConfig):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.new_in_a_later_release = None
+
+    monkeypatch.setattr(generation_vaswani, "GenerationConfig", Later)
+    found = set()
+    for name in vars(Later()):
+        config = Later()
+        setattr(config, name, [3] if name == "suppress_tokens" else 3)
+        foreign = DecodingSettings.read({}, None, config).foreign
+        assert foreign in (name, None)
+        found |= {name} if foreign else set()
+    assert found == {"new_in_a_later_release"} | (FOREIGN & vars(GenerationConfig()).keys())
+    assert DecodingSettings.read({}, None, Later(**THEIR_DEFAULTS)).foreign is None
+
+
+def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, monkeypatch):
+    said = []
+    monkeypatch.setattr(generation_vaswani.logger, "warning_once", said.append)
+    model.generate(**source, num_beams=1, length_penalty_alpha=0.6)
+    assert said == ["length_penalty_alpha=0.6 has no effect with num_beams=1: it is for beam search"]
 
 
 def test_processors_of_ones_own_are_called(model, source):
@@ -202,11 +285,8 @@ def test_encoded_sources_and_embedded_ones_give_the_same(model, source):
 
 
 def test_changed_modules_are_asked_themselves(model, source):
-    kind = stepping_vaswani.make_steps
-    states = model.get_encoder()(**source).last_hidden_state
-
     def steps():
-        return type(kind(model, states, None, 2)).__name__
+        return "FusedSteps" if stepping_vaswani.is_as_written(model) else "ModelSteps"
 
     assert steps() == "FusedSteps"
     model.generate(**source, num_beams=1, output_attentions=True, return_dict_in_generate=True)
