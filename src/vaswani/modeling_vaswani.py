@@ -35,6 +35,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGenerationMixin
 from .pipeline_vaswani import TranslationPipeline  # noqa: F401  saved folders carry what this file imports
+from .stepping_vaswani import stands_for
 
 
 logger = logging.get_logger(__name__)
@@ -341,6 +342,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     config: VaswaniConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]  # where a model is spread over devices
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -401,7 +403,10 @@ class VaswaniStack(VaswaniPreTrainedModel):
     def _embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Look up (B, T) ids unless (B, T, D) embeddings are given, and scale them: section 3.4."""
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("exactly one of input_ids and inputs_embeds must be given to each stack")
+            raise ValueError(
+                "exactly one of input_ids and inputs_embeds must be given to the encoder, and exactly one of "
+                "decoder_input_ids and decoder_inputs_embeds (or labels) to the decoder"
+            )
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
             if self.config.pad_token_id is not None:
@@ -703,5 +708,14 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationM
         """Shift (B, T) labels right; called by transformers' `DataCollatorForSeq2Seq`."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
+
+stands_for(
+    VaswaniForConditionalGeneration,
+    VaswaniModel,
+    VaswaniDecoder,
+    VaswaniDecoderLayer,
+    VaswaniAttention,
+    VaswaniSinusoidalPositionalEmbedding,
+)
 
 __all__ = ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniPreTrainedModel"]

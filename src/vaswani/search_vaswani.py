@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation import (
+    ForcedEOSTokenLogitsProcessor,
     GenerateBeamEncoderDecoderOutput,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
@@ -200,28 +201,23 @@ class Task:
         config: GenerationConfig,
         extra: int | None,
         only_bans: bool,
-        encoder_outputs: Any,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **model_kwargs: Any,
     ):
         self.num_beams, self.config = config.num_beams or 1, config
         self.padding = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        input_ids = input_ids.to(model.device)
+        self.steps = make_steps(model, input_ids, self.num_beams, model_kwargs)
+        input_ids = input_ids.to(self.steps.device)
         self.prefix = input_ids[:: self.num_beams]
-        mask = None if attention_mask is None else attention_mask[:: self.num_beams].to(model.device)
         self.limit = torch.full_like(self.prefix[:, 0], config.max_length - self.prefix.shape[1])
-        if extra is not None and mask is not None:
-            self.limit = mask.sum(1) + extra
+        if extra is not None:
+            self.limit = source_lengths(model_kwargs)[:: self.num_beams].to(self.limit) + extra
+            processors = with_ends_forced_at(self.limit, processors, self.prefix.shape[1], self.num_beams)
         self.scorer = Scorer(processors, config, input_ids, only_bans)
-        self.encoder_outputs = encoder_outputs
-        self.steps = make_steps(model, encoder_outputs[0][:: self.num_beams], mask, self.num_beams)
-        for column in self.prefix[:, :-1].T:
-            self.steps(column[:, None].expand(-1, self.num_beams), None)
-        self.last = self.prefix[:, -1:].expand(-1, self.num_beams)
+        self.start = self.prefix[:, None].expand(-1, self.num_beams, -1)
 
     def keep(self, alive: torch.Tensor, count: int) -> torch.Tensor | None:
         """Return the (B',) sentences to go on with, where so many are over that it pays to leave them behind."""
-        if not self.scorer.is_plain or not 0 < count <= 0.75 * len(alive):
+        if not self.scorer.is_plain or not self.steps.can_keep or not 0 < count <= 0.75 * len(alive):
             return None
         sentences = alive.nonzero()[:, 0]
         self.steps.keep(sentences)
@@ -231,6 +227,40 @@ class Task:
         """Put (B * n, T) generated tokens, -1 beyond their ends, behind their prefixes."""
         prefix = self.prefix.repeat_interleave(len(tokens) // len(self.prefix), dim=0)
         return torch.cat([prefix, tokens.masked_fill(tokens < 0, self.padding)], dim=1)
+
+
+class ForcedEndAtLimit(LogitsProcessor):
+    """Let nothing but `token_id` follow where a sentence has reached its limit.
+
+    transformers' `ForcedEOSTokenLogitsProcessor` knows one limit for all sentences, the longest.
+    """
+
+    def __init__(self, token_id: torch.Tensor, lengths: torch.Tensor):
+        self.token_id, self.lengths = token_id, lengths
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return the (R, V) scores for what follows the (R, T) tokens."""
+        forced = torch.full_like(scores, -math.inf).index_fill_(1, self.token_id.to(scores.device), 0)
+        return torch.where((input_ids.shape[1] + 1 >= self.lengths)[:, None], forced, scores)
+
+
+def with_ends_forced_at(
+    limit: torch.Tensor, processors: LogitsProcessorList, prefix_length: int, num_beams: int
+) -> LogitsProcessorList:
+    """Return processors among which a forced end comes at each sentence's own limit, (B,) tokens behind the prefix."""
+    lengths = (limit + prefix_length).repeat_interleave(num_beams)
+    return LogitsProcessorList(
+        ForcedEndAtLimit(torch.as_tensor(processor.eos_token_id).flatten(), lengths)
+        if isinstance(processor, ForcedEOSTokenLogitsProcessor)
+        else processor
+        for processor in processors
+    )
+
+
+def source_lengths(model_kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return the (R,) numbers of source tokens."""
+    states, mask = model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask")
+    return states.new_full(states.shape[:1], states.shape[1]) if mask is None else mask.sum(1)
 
 
 def beam_search(
@@ -246,14 +276,14 @@ def beam_search(
     task = Task(model, input_ids, logits_processor, generation_config, **kwargs)
     scorer, num_beams, wanted = task.scorer, task.num_beams, generation_config.num_return_sequences or 1
     choices = max(2, 1 + len(scorer.ends)) * num_beams
-    hypotheses, tokens, parents = Hypotheses.start(task.limit, num_beams), task.last, None
+    hypotheses, tokens, parents = Hypotheses.start(task.limit, num_beams), task.start, None
     alive, remaining, results = torch.ones_like(task.limit, dtype=torch.bool), len(task.limit), []
     while remaining:
         logits = task.steps(tokens, parents)
         continuations = scorer.continuations(logits, hypotheses.paths[..., 0].flatten(0, 1), choices)
         log_probs, ids = (tensor.unflatten(0, (-1, num_beams)) for tensor in continuations)
         parents = hypotheses.grow(log_probs, ids, scorer.ends, alpha)
-        tokens = hypotheses.paths[:, :, -1, 0]
+        tokens = hypotheses.paths[:, :, -1:, 0]
         is_over = hypotheses.are_over(alpha, wanted) & alive
         if not (count := int(is_over.sum())):
             continue
@@ -298,13 +328,13 @@ def greedy_search(
 ) -> torch.Tensor:
     """Take the best token each time; transformers' `generate` calls it when everything is prepared."""
     task = Task(model, input_ids, logits_processor, generation_config, **kwargs)
-    scorer, sentence, limit = task.scorer, torch.arange(len(input_ids), device=task.last.device), task.limit
+    scorer, sentence, limit = task.scorer, torch.arange(len(input_ids), device=task.limit.device), task.limit
     generated = task.prefix.new_full((len(input_ids), int(limit.max())), task.padding)
-    alive, remaining, tokens = torch.ones_like(limit, dtype=torch.bool), len(limit), task.last
+    alive, remaining, tokens = torch.ones_like(limit, dtype=torch.bool), len(limit), task.start
     for length in range(generated.shape[1]):
         best = scorer.best(task.steps(tokens, None), generated[sentence, :length])
         generated[sentence, length] = best.where(alive, task.padding)
-        tokens = best[:, None]
+        tokens = best[:, None, None]
         is_over = (torch.isin(best, scorer.ends) | (length + 1 >= limit)) & alive
         if not (count := int(is_over.sum())):
             continue

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
-from transformers import DynamicCache, EncoderDecoderCache
+from torch.nn.functional import linear, pad
+from torch.nn.modules import module as torch_module
+from transformers.generation import GenerationMixin
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 class FusedSteps:
@@ -35,16 +37,19 @@ class FusedSteps:
         K.
     """
 
+    can_keep = True
+
     def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
         self.decoder, self.lm_head = model.model.decoder, model.lm_head
-        self.num_beams, self.length = num_beams, 0
-        # Positions by which caches grow; all of them are attended to, as a part would be copied to be multiplied.
-        self.room = min(16, max(1, 64 // num_beams))
+        self.num_beams, self.length, self.device = num_beams, 0, states.device
+        # Caches grow by this many positions at least. Attention covers all of them, masked: a slice would be copied.
+        self.smallest_growth = min(16, max(1, 64 // num_beams))
         self.heads = model.config.decoder_attention_heads
         rows = len(states) * num_beams
         self.layers = [LayerProjections(layer, rows) for layer in self.decoder.layers]
-        is_packed = can_be_packed(self.lm_head.weight, rows)
-        self.to_types = projection(self.lm_head.weight, None, rows) if is_packed else self._multiply_in_place
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        is_in_place = bias is None and not can_be_packed(weight, rows)
+        self.to_types = self._multiply_in_place if is_in_place else projection(weight, bias, rows)
         attentions = [layer.encoder_attn for layer in self.decoder.layers]
         self.source_keys = [split_heads(attn.k_proj(states), attn.head_dim) for attn in attentions]
         self.source_values = [split_heads(attn.v_proj(states), attn.v_head_dim) for attn in attentions]
@@ -53,17 +58,25 @@ class FusedSteps:
             lowest = torch.finfo(states.dtype).min
             self.source_mask = states.new_zeros(source_mask.shape).masked_fill(source_mask == 0, lowest)
             self.source_mask = self.source_mask[:, None].repeat(1, num_beams, 1)
-        self.keys: list[torch.Tensor] = []  # each (B * H, room * K, d_k), slots of a position side by side
-        self.values: list[torch.Tensor] = []
-        self.mask = states.new_empty(0, 0, 0)  # (B, K, room * K), added to scores
+        # Room for P positions, the K slots of one side by side: each (B * H, P * K, d_k), (B * H, P * K, d_v)
+        self.keys = [keys.new_empty(len(keys), 0, keys.shape[2]) for keys in self.source_keys]
+        self.values = [values.new_empty(len(values), 0, values.shape[2]) for values in self.source_values]
+        self.mask = states.new_empty(len(states), num_beams, 0)  # (B, K, P * K), added to scores
         self.logits = states.new_empty(0)
 
     def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Append (B, K) tokens, each to the hypothesis of its sentence that `parents` (B, K) names.
+        """Append (B, K, T) tokens, T each to the hypothesis of its sentence that `parents` (B, K) names.
 
         `parents` is None where every hypothesis is its own successor. Returns the (R, V) logits of what comes next,
         which hold until the next call.
         """
+        for column in tokens.unbind(-1)[:-1]:
+            self._append(column, parents)
+            parents = None
+        return self.to_types(self._append(tokens[..., -1], parents))
+
+    def _append(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append (B, K) tokens; return the decoder's (R, D) output."""
         self._extend_mask(parents)
         target_mask, source_mask = (self._for_all_heads(mask) for mask in (self.mask, self.source_mask))
         hidden_states = self.decoder._embed(tokens.flatten()[:, None], None)
@@ -81,7 +94,7 @@ class FusedSteps:
             output = project.fc2(project.fc1(hidden_states).relu_())
             hidden_states = layer.final_layer_norm(output.add_(hidden_states))
         self.length += 1
-        return self.to_types(hidden_states)
+        return hidden_states
 
     def _multiply_in_place(self, hidden_states: torch.Tensor) -> torch.Tensor:
         # The pages of logits are the most by far: got anew at every step, they would cost as much as a layer.
@@ -98,14 +111,20 @@ class FusedSteps:
 
     def _extend_mask(self, parents: torch.Tensor | None) -> None:
         """Let each hypothesis see what those that it comes from saw, and itself."""
-        sentences = len(self.source_keys[0]) // self.heads
-        if self.length == self.mask.shape[2] // self.num_beams:
-            room = self.mask.new_full((sentences, self.num_beams, self.room * self.num_beams), -math.inf)
-            self.mask = torch.cat([self.mask, room], dim=-1) if self.length else room
+        if self.length * self.num_beams == self.mask.shape[2]:
+            self._grow()
         if parents is not None and self.num_beams > 1:
             self.mask = self.mask.gather(1, parents[..., None].expand_as(self.mask))
         slots = self.mask[..., self.length * self.num_beams :][..., : self.num_beams]
         slots.diagonal(dim1=1, dim2=2).zero_()
+
+    def _grow(self) -> None:
+        """Make room, by a fixed share of what there is: so all copies together cost no more than a few of the last."""
+        slots = max(self.smallest_growth, self.length // 4) * self.num_beams
+        self.mask = pad(self.mask, (0, slots), value=-math.inf)
+        self.keys, self.values = (
+            [pad(cache, (0, 0, 0, slots)) for cache in kind] for kind in (self.keys, self.values)
+        )
 
     def _for_all_heads(self, mask: torch.Tensor | None) -> torch.Tensor | None:
         return None if mask is None else mask.repeat_interleave(self.heads, dim=0)
@@ -121,11 +140,7 @@ class FusedSteps:
             (self.keys, key, attention.head_dim),
             (self.values, value, attention.v_head_dim),
         ):
-            states = self._fold(states, width)
-            if self.length % self.room == 0:
-                room = states.new_zeros(len(states), self.room * self.num_beams, width)
-                cache[index:] = [torch.cat([cache[index], room], dim=1) if self.length else room, *cache[index + 1 :]]
-            cache[index][:, start:end] = states
+            cache[index][:, start:end] = self._fold(states, width)
         return self._fold(query, attention.head_dim), self.keys[index], self.values[index]
 
     def _attend(
@@ -184,10 +199,11 @@ def can_be_packed(weight: torch.Tensor, rows: int) -> bool:
 def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the weight and bias that project to queries, keys and values at once."""
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    weight = torch.cat([projection.weight for projection in projections])
-    if attention.q_proj.bias is None:
-        return weight, None
-    return weight, torch.cat([projection.bias for projection in projections])
+    weights, biases = [part.weight for part in projections], [part.bias for part in projections]
+    if all(bias is None for bias in biases):
+        return torch.cat(weights), None
+    pairs = zip(weights, biases, strict=True)
+    return torch.cat(weights), torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in pairs])
 
 
 def split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
@@ -196,36 +212,54 @@ def split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
 
 
 class ModelSteps:
-    """The same by the model's own forward: for adapters, quantized or sharded weights, hooks, training mode."""
+    """The same through the model's own methods, called as transformers' searches call them.
 
-    def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
-        self.model = model
-        self.states = states.repeat_interleave(num_beams, dim=0)
-        self.source_mask = None if source_mask is None else source_mask.repeat_interleave(num_beams, dim=0)
-        self.num_beams = num_beams
-        self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    For whatever changes what these do: adapters, quantized, sharded or offloaded weights, hooks, overridden methods.
+
+    Parameters
+    ----------
+    model : VaswaniForConditionalGeneration
+    input_ids : Tensor of shape (R, T)
+        Only its device counts: it is where tokens are, and where logits are returned.
+    num_beams : int
+        K.
+    model_kwargs : dict
+        What the model is given beside the tokens, for R rows: `encoder_outputs`, `attention_mask`, a cache, ...
+    """
+
+    can_keep = False  # nobody knows what else is counted by rows
+
+    def __init__(self, model: Any, input_ids: torch.Tensor, num_beams: int, model_kwargs: dict[str, Any]):
+        self.model, self.num_beams, self.model_kwargs = model, num_beams, model_kwargs
+        self.device = input_ids.device
+        self.input_ids = input_ids[:, :0]
 
     def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Append (B, K) tokens to the hypotheses that (B, K) `parents` name; return (R, V) logits."""
+        """Append (B, K, T) tokens to the hypotheses that (B, K) `parents` name; return (R, V) logits."""
+        is_first = not self.input_ids.shape[1]
         if parents is not None:
-            self.cache.reorder_cache(rows_of(parents))
-        outputs = self.model(
-            encoder_outputs=(self.states,),
-            attention_mask=self.source_mask,
-            decoder_input_ids=tokens.flatten()[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-            return_dict=True,
+            self._reorder(rows_of(parents))
+        self.input_ids = torch.cat([self.input_ids, tokens.flatten(0, 1)], dim=1)
+        uses_cache = self.model_kwargs.get("use_cache", True)
+        inputs = self.model.prepare_inputs_for_generation(
+            self.input_ids,
+            next_sequence_length=tokens.shape[2] if uses_cache and not is_first else None,
+            is_first_iteration=is_first,
+            **self.model_kwargs,
         )
-        return outputs.logits[:, -1]
+        outputs = self.model(**inputs, return_dict=True)
+        self.model_kwargs = self.model._update_model_kwargs_for_generation(
+            outputs, self.model_kwargs, is_encoder_decoder=True
+        )
+        return outputs.logits[:, -1].to(self.device)
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """Go on with these sentences alone."""
-        slots = torch.arange(self.num_beams, device=sentences.device)
-        rows = (sentences[:, None] * self.num_beams + slots).flatten()
-        self.cache.reorder_cache(rows)
-        self.states = self.states[rows]
-        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
+    def _reorder(self, rows: torch.Tensor) -> None:
+        self.input_ids = self.input_ids[rows]
+        cache = self.model_kwargs.get("past_key_values")
+        if hasattr(self.model, "_reorder_cache"):
+            self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
+        elif cache is not None:
+            cache.reorder_cache(rows)
 
 
 def rows_of(parents: torch.Tensor) -> torch.Tensor:
@@ -233,30 +267,72 @@ def rows_of(parents: torch.Tensor) -> torch.Tensor:
     return (parents + torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]).flatten()
 
 
-def make_steps(model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int) -> Any:
-    """Return `FusedSteps` where the decoder is as it was written, else `ModelSteps`."""
-    return (FusedSteps if is_as_written(model) else ModelSteps)(model, states, source_mask, num_beams)
+def make_steps(model: Any, input_ids: torch.Tensor, num_beams: int, model_kwargs: dict[str, Any]) -> Any:
+    """Return `FusedSteps` where they give what the model's own methods would, else `ModelSteps`.
+
+    Parameters
+    ----------
+    model, input_ids, num_beams, model_kwargs
+        As for `ModelSteps`.
+    """
+    if not is_as_written(model):
+        return ModelSteps(model, input_ids, num_beams, model_kwargs)
+    mask = model_kwargs.get("attention_mask")
+    mask = None if mask is None else mask[::num_beams].to(model.device)
+    return FusedSteps(model, model_kwargs["encoder_outputs"][0][::num_beams], mask, num_beams)
+
+
+# The methods whose work `FusedSteps` does, as they were written: of torch's modules, of ours (`stands_for`), and of
+# `generate`. Whoever replaces one, in an object, a class or a subclass, is heard.
+FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList)}
+METHODS = {
+    name: getattr(GenerationMixin, name)
+    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
+}
+
+
+def stands_for(*kinds: type[nn.Module]) -> None:
+    """Note what the `forward` of these modules is, which `FusedSteps` stands for."""
+    FORWARDS.update({kind: kind.forward for kind in kinds})
 
 
 def is_as_written(model: Any) -> bool:
-    """Tell whether the decoder's modules are torch's and ours, with plain weights, and nobody looks at their work."""
-    if model.training or model._compiled_call_impl is not None or "forward" in vars(model):
+    """Tell whether the way from tokens to logits is as it was written, and nobody looks at what passes along it."""
+    if model.training or not is_untouched(model) or torch_module._has_any_global_hook():
         return False
-    if torch.is_autocast_enabled(model.device.type):
+    if type(model).forward not in FORWARDS.values():
         return False
-    homes = (type(model).__module__, "torch.nn.modules")
-    for module in (model.lm_head, *model.model.decoder.modules()):
-        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-        # transformers leaves its own hooks in place once attention was asked for.
-        if any(getattr(hook, "__module__", None) != "transformers.utils.output_capturing" for hook in hooks):
+    for name, method in METHODS.items():
+        # What is put into the object and is its own method still, as PEFT leaves it behind, changes nothing.
+        if getattr(getattr(model, name), "__func__", None) is not method or getattr(model, name).__self__ is not model:
             return False
-        if not type(module).__module__.startswith(homes) or "forward" in vars(module):
-            return False
-        if any(
-            type(parameter) is not nn.Parameter for parameter in module._parameters.values() if parameter is not None
-        ):
-            return False
-    return True
+    if hasattr(model, "_reorder_cache") or not has_known_attention(model.config):
+        return False
+    modules = (model.model, model.lm_head, *model.model.decoder.modules())
+    are_plain = all(
+        type(module) in FORWARDS and type(module).forward is FORWARDS[type(module)] and is_untouched(module)
+        for module in modules
+    )
+    return are_plain and not torch.is_autocast_enabled(model.device.type)
+
+
+def has_known_attention(config: Any) -> bool:
+    """Tell whether transformers or we compute attention, rather than a function that a user registered."""
+    name = config._attn_implementation
+    function = ALL_ATTENTION_FUNCTIONS.get(name) if name in ALL_ATTENTION_FUNCTIONS else None
+    return name == "eager" if function is None else function.__module__.startswith("transformers.")
+
+
+def is_untouched(module: nn.Module) -> bool:
+    """Tell whether an object has its class's `forward`, plain weights that are there, and no hooks."""
+    if module._compiled_call_impl is not None or "forward" in vars(module):
+        return False
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    # transformers leaves its own hooks in place once attention was asked for.
+    if any(getattr(hook, "__module__", None) != "transformers.utils.output_capturing" for hook in hooks):
+        return False
+    weights = (weight for weight in module._parameters.values() if weight is not None)
+    return all(type(weight) is nn.Parameter and not weight.is_meta for weight in weights)
 
 
 __all__ = ["FusedSteps", "ModelSteps", "make_steps"]

@@ -256,6 +256,15 @@ def test_every_field_of_a_generation_config_is_ours_or_transformers(monkeypatch)
     assert DecodingSettings.read({}, None, Later(**THEIR_DEFAULTS)).foreign is None
 
 
+def test_a_forced_end_comes_at_each_sentences_own_limit(model, source):
+    source["attention_mask"][1, 2:] = 0
+    for num_beams in (1, 4):
+        tokens = model.generate(
+            **source, num_beams=num_beams, extra_target_tokens=1, sequence_bias={(0,): -99.0}, forced_eos_token_id=0
+        )
+        assert tokens[:, 1:].eq(0).nonzero().tolist() == [[0, 5], [1, 2], [2, 5]]
+
+
 def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, monkeypatch):
     said = []
     monkeypatch.setattr(generation_vaswani.logger, "warning_once", said.append)
