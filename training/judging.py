@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,21 +13,17 @@ from training.batching import collate, cut, plan_epoch
 from training.data import lengths, read_pairs
 from training.loss import label_smoothed_sums
 from training.metrics.translation_scores.translation_scores import TranslationScores
-from training.stopping import Interrupted
 from vaswani.generation_vaswani import DecodingSettings, VaswaniGenerationMixin
 from vaswani.translation import translate
 
 
 @torch.no_grad()
-def negative_log_likelihood(
-    model: PreTrainedModel, encoded: Dataset, max_tokens: int, stop: Callable[[], str | None] = lambda: None
-) -> float:
+def negative_log_likelihood(model: PreTrainedModel, encoded: Dataset, max_tokens: int) -> float:
     """Return the mean over target tokens of -ln p(token), teacher-forced and not smoothed."""
     sides = lengths(encoded)
     plan = plan_epoch(*sides, max_tokens, seed=0, epoch=0)
     nll = tokens = 0.0
     for indices in (batch for groups in plan for batch in cut(groups, *sides, max_tokens)):
-        _raise_if(stop())
         batch = collate(*read_pairs(encoded, indices), model.config.pad_token_id)
         input_ids, attention_mask, labels = (tensor.to(model.device) for tensor in batch)
         decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
@@ -38,32 +33,16 @@ def negative_log_likelihood(
     return nll / tokens
 
 
-def _raise_if(reason: str | None) -> None:
-    if reason is not None:
-        raise Interrupted(reason)
-
-
 def translate_all(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: list[str],
-    stop: Callable[[], str | None] = lambda: None,
     **kwargs: Any,
 ) -> list[str]:
-    """Return the best translation of each sentence, showing how far it has come; `kwargs` as for `translate`.
-
-    Raises
-    ------
-    Interrupted
-        As soon as `stop` gives a reason.
-    """
+    """Return the best translation of each sentence, showing how far it has come; `kwargs` as for `translate`."""
     with tqdm(total=len(sentences), desc="Translating", unit=" sentences", leave=False) as progress:
-
-        def count(translated: int) -> None:
-            progress.update(translated)
-            _raise_if(stop())
-
-        return [best.text for best, *_ in translate(model, tokenizer, sentences, on_batch=count, **kwargs)]
+        results = translate(model, tokenizer, sentences, on_batch=progress.update, **kwargs)
+    return [best.text for best, *_ in results]
 
 
 def evaluate(
@@ -72,9 +51,9 @@ def evaluate(
     text: Dataset,
     encoded: Dataset,
     max_tokens: int,
-    stop: Callable[[], str | None] = lambda: None,
     target_lang: str | None = None,
     lowercase: bool = False,
+    max_source_length: int | None = None,
     **kwargs: Any,
 ) -> tuple[dict[str, Any], list[str]]:
     """Judge a model on one split: all of its text is translated, its usable pairs give the likelihood.
@@ -85,10 +64,10 @@ def evaluate(
         `text` has columns `source` and `target`, `encoded` what `encode` made of it.
     max_tokens : int
         Positions to compute at a time for the likelihood.
-    stop : callable, optional
-        Gives the reason to end, or None.
     target_lang, lowercase
         As for the metric.
+    max_source_length : int or None, default=None
+        Translate longer sources only up to here, in tokens with ``</s>``.
     **kwargs
         As for `translate`.
 
@@ -96,21 +75,16 @@ def evaluate(
     -------
     row : dict
         `nll` and its exponential `perplexity` (of a word piece, unsmoothed, as in Table 3), what the metric returns,
-        `decoding`, and `seconds`.
+        `decoding`, `truncated_sources` (how many were longer than `max_source_length`), and `seconds`.
     translations : list of str
-
-    Raises
-    ------
-    Interrupted
-        As soon as `stop` gives a reason.
     """
     started = time.perf_counter()
     training = model.training
     model.eval()
     try:
-        nll = negative_log_likelihood(model, encoded, max_tokens, stop)
+        nll = negative_log_likelihood(model, encoded, max_tokens)
         sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
-        translations = translate_all(model, tokenizer, sources, stop, **kwargs)
+        translations = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
     finally:
         model.train(training)
     scores = TranslationScores(keep_in_memory=True).compute(
@@ -118,6 +92,9 @@ def evaluate(
     )
     row = {"nll": round(nll, 4), "perplexity": round(math.exp(min(nll, 100.0)), 3), **scores}
     row["decoding"] = describe_decoding(model, kwargs)
+    if max_source_length is not None:
+        lengths_of_sources = map(len, tokenizer(sources, verbose=False).input_ids)
+        row["truncated_sources"] = sum(length > max_source_length for length in lengths_of_sources)
     return row | {"seconds": round(time.perf_counter() - started, 1)}, translations
 
 

@@ -201,6 +201,7 @@ class Logbook:
             + ("" if row["paper_bleu"] is None else f"BLEU by the paper's protocol {row['paper_bleu']:.2f}, ")
             + f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"
             + (f", {row['averaged_checkpoints']} checkpoints averaged" if row["averaged_checkpoints"] > 1 else "")
+            + (f", {row['truncated_sources']} translated up to max_source_length" if row["truncated_sources"] else "")
         )
         for index in range(0, len(translations), max(1, len(translations) // samples))[:samples]:
             source, reference = text[index]["source"], text[index]["target"]

@@ -134,7 +134,11 @@ class TrainingLoop:
         state = np.random.SeedSequence([settings.seed, progress.step, self.accelerator.process_index])
         torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> np.uint64(1)))
         stop, save = self.stop.reason(), self.save_is_due()
-        loss, nll, stop_votes, save_votes, norm = self.update(update, rate, float(stop is not None), float(save))
+        try:
+            loss, nll, stop_votes, save_votes, norm = self.update(update, rate, float(stop is not None), float(save))
+        except Interrupted as reason:
+            progress.step -= 1
+            self.interrupt(str(reason))
         progress.epoch, progress.position, progress.epoch_length = update[:3]
         self.account(update, loss, nll, norm)
         self.logbook.progress.update()
@@ -152,7 +156,8 @@ class TrainingLoop:
     def update(self, update: Update, rate: float, *votes: float) -> list[float]:
         """Do one optimizer update, whose loss is the mean over the target tokens of all micro-batches and processes.
 
-        An update whose loss or gradient is not finite leaves the weights as they are.
+        An update whose loss or gradient is not finite leaves the weights as they are. So does one that is interrupted
+        between two micro-batches, which several processes do not do: they have to agree first.
 
         Returns
         -------
@@ -165,6 +170,8 @@ class TrainingLoop:
         # Data-parallel training averages gradients over the processes, hence their number.
         scale = accelerator.num_processes / update.target_tokens
         for number, batch in enumerate(update.batches, start=1):
+            if accelerator.num_processes == 1 and number > 1:
+                self.stop.check()  # an update may take minutes on a CPU
             is_last = number == len(update.batches)
             with nullcontext() if is_last else accelerator.no_sync(self.objective):
                 parts = self.objective(*(tensor.to(device, non_blocking=True) for tensor in batch))
@@ -277,16 +284,17 @@ class TrainingLoop:
         outcome: list[Any] = [None]
         if self.accelerator.is_main_process:
             with suppress(Interrupted):
-                scores, translations = evaluate(
-                    self.keeper.model,
-                    self.prepared.tokenizer,
-                    self.prepared.text[split],
-                    self.prepared.encoded[split],
-                    self.settings.max_tokens_per_device,
-                    self.stop.reason,
-                    target_lang=language if language in moses_languages() else None,
-                    **search,
-                )
+                with self.stop.raising():
+                    scores, translations = evaluate(
+                        self.keeper.model,
+                        self.prepared.tokenizer,
+                        self.prepared.text[split],
+                        self.prepared.encoded[split],
+                        self.settings.max_tokens_per_device,
+                        target_lang=language if language in moses_languages() else None,
+                        max_source_length=self.settings.max_source_length,
+                        **search,
+                    )
                 row |= scores
                 self.logbook.log(row)
                 self.logbook.show(row, self.prepared.text[split], translations)

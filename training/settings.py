@@ -49,7 +49,9 @@ class TrainingSettings:
 
     # What to keep
     max_source_length: int = _setting(
-        "Longest source kept, in tokens with </s> (the original code: 256).", default=256
+        "Longest source kept, in tokens with </s> (the original code: 256). Longer ones of validation and test are "
+        "translated up to there, and counted.",
+        default=256,
     )
     max_target_length: int = _setting("Longest target kept, in tokens with </s>.", default=256)
     max_length_ratio: float = _setting(

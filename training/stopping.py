@@ -3,11 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
 
 STARTED = time.monotonic()
+PATIENCE = 0.5  # seconds between two looks for a reason to end
 # Set by `accelerate launch` and torchrun, whose end should be ours.
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 
@@ -42,6 +44,29 @@ class StopRequest:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.signal = signal.Signals(number).name
+
+    @contextmanager
+    def raising(self) -> Generator[None, None, None]:
+        """Raise `Interrupted` out of this block soon after there is a reason to end, whatever the block does.
+
+        For work that takes long and changes nothing. A timer looks, so that the work itself need not.
+        """
+        handler = signal.signal(signal.SIGALRM, self._raise)
+        timer = signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, handler)
+
+    def _raise(self, number: int, _: FrameType | None) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise `Interrupted` if there is a reason to end."""
+        reason = self.reason()
+        if reason is not None:
+            raise Interrupted(reason)
 
     def reason(self) -> str | None:
         """Say why the run should end, or return None."""

@@ -87,6 +87,7 @@ def translate(
     sentences: Sequence[str],
     max_batch_tokens: int = 4096,
     with_scores: bool = False,
+    max_source_length: int | None = None,
     on_batch: Callable[[int], object] = lambda translated: None,
     **generate_kwargs: Any,
 ) -> list[list[Hypothesis]]:
@@ -102,6 +103,9 @@ def translate(
         Most source tokens of a batch, padding included; a longer sentence is a batch of its own.
     with_scores : bool, default=False
         Whether to score the translations.
+    max_source_length : int or None, default=None
+        Translate only so many tokens of a longer sentence, ``</s>`` included, with a warning. A model with a table of
+        positions has a limit of its own.
     on_batch : callable, optional
         Called after each batch with its number of sentences, and with that of the empty ones; may raise to end it.
     **generate_kwargs
@@ -124,8 +128,10 @@ def translate(
         for name in ("num_return_sequences", "num_beams")
     }
     results = [[Hypothesis("", 0.0 if with_scores else None)] * settings["num_return_sequences"] for _ in sentences]
+    limits = [most for most in (max_source_length, _max_positions(model)) if most is not None]
+    limit = min(limits, default=None)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = dict(zip(indices, _encode(model, tokenizer, [sentences[index] for index in indices]), strict=True))
+    encoded = dict(zip(indices, _encode(tokenizer, [sentences[index] for index in indices], limit), strict=True))
     on_batch(len(sentences) - len(indices))
     bytes_per_token = 4 * model.config.vocab_size * settings["num_beams"] if with_scores else 0
     for batch in _batches({index: len(ids) for index, ids in encoded.items()}, max_batch_tokens, bytes_per_token):
@@ -145,19 +151,19 @@ def _max_positions(model: PreTrainedModel) -> int | None:
     return None if sinusoids else getattr(config, "max_position_embeddings", None)
 
 
-def _encode(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> list[list[int]]:
-    """Encode sentences, cutting off what a model with a table of positions has no place for."""
+def _encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None) -> list[list[int]]:
+    """Encode sentences, of each at most `limit` tokens."""
     encoded = tokenizer(list(sentences), verbose=False).input_ids if sentences else []
-    limit = _max_positions(model)
     if limit is None:
         return encoded
-    for row, ids in enumerate(encoded):
-        if len(ids) > limit:
-            logger.warning(
-                "a sentence of %s tokens is cut off after %s, all that this model has positions for: %.60s...",
-                len(ids), limit, sentences[row],
-            )  # fmt: skip
-            encoded[row] = [*ids[: limit - 1], ids[-1]]
+    too_long = [row for row, ids in enumerate(encoded) if len(ids) > limit]
+    if too_long:
+        logger.warning(
+            "%s of %s sentences are cut off after %s tokens; the first of them has %s: %.60s...",
+            len(too_long), len(sentences), limit, len(encoded[too_long[0]]), sentences[too_long[0]],
+        )  # fmt: skip
+    for row in too_long:
+        encoded[row] = [*encoded[row][: limit - 1], encoded[row][-1]]
     return encoded
 
 
@@ -174,16 +180,13 @@ def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int) -> 
 
 
 def _length_limit(model: PreTrainedModel, longest: int, given: dict[str, Any]) -> dict[str, int]:
-    """Return how long translations may be: as the paper has it, each by its own source, where `generate()` can."""
+    """Return how long translations may be, where neither the call nor `generate()` of our models decides."""
     if "max_length" in given or "max_new_tokens" in given:
         return {}
     limit = _max_positions(model)
     if limit is not None:
         return {"max_new_tokens": min(longest + EXTRA_TARGET_TOKENS, limit - 1)}
-    if not isinstance(model, VaswaniGenerationMixin):
-        return {"max_new_tokens": longest + EXTRA_TARGET_TOKENS}
-    own = getattr(model.generation_config, "extra_target_tokens", None)
-    return {"extra_target_tokens": EXTRA_TARGET_TOKENS if own is None else own}
+    return {} if isinstance(model, VaswaniGenerationMixin) else {"max_new_tokens": longest + EXTRA_TARGET_TOKENS}
 
 
 def _generate(

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import signal
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +14,7 @@ from accelerate import Accelerator
 
 from training import loop as loop_module
 from training.building import build_model, load_config
+from training.checkpoints import list_checkpoints
 from training.data import prepare
 from training.identity import describe_identity
 from training.keeping import Keeper
@@ -18,6 +22,7 @@ from training.logbook import Logbook, claim_output_dir
 from training.loop import TrainingLoop
 from training.loss import LabelSmoothedObjective
 from training.settings import UserError, parse_settings
+from training.stopping import Interrupted
 
 
 @pytest.fixture
@@ -78,6 +83,58 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(make_loop, monkeypa
 
 def snapshot(loop):
     return torch.cat([weight.detach().flatten() for weight in loop.keeper.model.parameters()])
+
+
+def test_an_update_is_left_between_micro_batches_and_done_again_when_resumed(make_loop, monkeypatch, tmp_path):
+    settings = {"max_steps": 5, "max_tokens_per_device": 100, "save_steps": 5}
+    torch.manual_seed(1)
+    loop = make_loop(**settings, output_dir=str(tmp_path / "uninterrupted"))
+    loop.train()
+    expected = snapshot(loop)
+    torch.manual_seed(1)
+    loop, looks = make_loop(**settings), iter(range(1, 100))
+
+    def look():
+        return "SIGTERM" if next(looks) == 9 else None
+
+    monkeypatch.setattr(
+        loop.stop, "reason", look
+    )  # at the start of each update, and before micro-batches but the first
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        loop.train()
+    assert 0 < loop.progress.step < 5
+    assert [path.name for path in list_checkpoints(loop.keeper.directory)] == [
+        f"step-{loop.progress.step:07}-interrupted"
+    ]
+    again = make_loop(**settings, resume_from_checkpoint="latest")
+    again.train()
+    assert torch.equal(snapshot(again), expected)
+
+
+def test_a_line_that_training_would_drop_for_its_length_does_not_stall_an_evaluation(make_loop, tmp_path, capsys):
+    words = " ".join(["one"] * 3000)
+    (tmp_path / "long.tsv").write_text(f"{words}\t{words}\none two\tzwei eins\n", encoding="utf-8")
+    loop = make_loop(validation_file=str(tmp_path / "long.tsv"))
+    lengths = []
+    loop.keeper.model.model.encoder.register_forward_pre_hook(
+        lambda module, arguments, named: lengths.append(named["input_ids"].shape[1]), with_kwargs=True
+    )
+    row = loop.judge("validation")
+    assert row["truncated_sources"] == 1
+    assert max(lengths) == 40
+    assert row["seconds"] < 20
+    assert "1 translated up to max_source_length" in capsys.readouterr().out
+
+
+def test_an_evaluation_is_left_as_soon_as_the_run_should_end(make_loop, monkeypatch):
+    loop = make_loop()
+    monkeypatch.setattr(loop_module, "evaluate", lambda *given, **named: time.sleep(60))
+    started = time.monotonic()
+    with loop.stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            loop.judge("validation")
+    assert time.monotonic() - started < 20
 
 
 def test_too_many_skipped_in_a_row_end_the_run_and_name_the_batch(make_loop, monkeypatch):

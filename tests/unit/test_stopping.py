@@ -5,7 +5,7 @@ import time
 import pytest
 
 from training import stopping
-from training.stopping import StopRequest, best_of, has_stalled
+from training.stopping import Interrupted, StopRequest, best_of, has_stalled
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -16,6 +16,20 @@ def test_a_signal_is_noted_and_its_handler_restored(number):
         os.kill(os.getpid(), number)
         assert stop.reason() == signal.Signals(number).name
     assert signal.getsignal(number) is before
+
+
+def test_long_work_is_left_soon_after_a_signal_and_not_without_one():
+    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    with StopRequest(None) as stop:
+        with stop.raising():
+            time.sleep(3 * stopping.PATIENCE)
+        os.kill(os.getpid(), signal.SIGTERM)
+        started = time.monotonic()
+        with pytest.raises(Interrupted, match="SIGTERM"), stop.raising():
+            time.sleep(60)
+        assert time.monotonic() - started < 10
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert (signal.getitimer(signal.ITIMER_REAL)[0] > 0) == (timer[0] > 0)
 
 
 def test_time_is_counted_from_the_start_of_the_process(monkeypatch):

@@ -57,7 +57,19 @@ def test_a_sentence_longer_than_the_learned_positions_is_cut_and_the_others_are_
     model = random_model(tiny_config(vocab_size=265, position_embedding_type="learned", max_position_embeddings=12))
     translations = translate(model, tokenizer, ["one " * 200, "two"], num_beams=2)
     assert translations[1] == translate(model, tokenizer, ["two"], num_beams=2)[0]
-    assert "tokens is cut off after 12, all that this model has positions for: one one" in caplog.text
+    assert "1 of 2 sentences are cut off after 12 tokens; the first of them has 602: one one" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [4, 14, None])
+def test_only_so_much_of_a_long_sentence_is_translated(limit, model, tokenizer, caplog):
+    seen = []
+    model.model.encoder.register_forward_pre_hook(
+        lambda module, arguments, named: seen.append(named["input_ids"].tolist()), with_kwargs=True
+    )
+    translate(model, tokenizer, ["one two three four", "six"], max_batch_tokens=1, max_source_length=limit)
+    long, short = (tokenizer(text).input_ids for text in ("one two three four", "six"))
+    assert seen == [[long if limit != 4 else [*long[:3], 0]], [short]]
+    assert ("1 of 2 sentences are cut off after 4 tokens" in caplog.text) == (limit == 4)
 
 
 def test_what_generate_does_not_take_is_said_in_a_sentence(model, tokenizer):
