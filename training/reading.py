@@ -1,20 +1,19 @@
 """Parallel text from the Hub, a local folder, one's own files or the grammar, as memory-mapped Arrow tables.
 
-What can be wrong with files is found here, before training starts. The corpus is never a Python list.
+What can be wrong with the text is found here, before training starts. The corpus is never a Python list.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import datasets
 from datasets import Dataset, DatasetDict
-from datasets.exceptions import DatasetGenerationError
 
 from training import grammar
-from training.settings import TrainingSettings, UserError
-from vaswani.lines import decode_line
+from training.parallel_files import read_files
+from training.settings import TrainingSettings
+from vaswani.errors import UserError
 
 
 SPLITS = ("train", "validation", "test")
@@ -40,7 +39,8 @@ def load_text(settings: TrainingSettings) -> DatasetDict:
     else:
         files = {split: getattr(settings, f"{split}_file") for split in SPLITS}
     if any(files.values()):
-        raw = {split: read_files(paths, settings) for split, paths in files.items() if paths}
+        languages = settings.source_lang, settings.target_lang
+        raw = {split: read_files(paths, languages) for split, paths in files.items() if paths}
     else:
         raw = _load_dataset(settings)
     limits = dict.fromkeys(SPLITS, settings.max_eval_samples) | {"train": settings.max_train_samples}
@@ -63,7 +63,8 @@ def load_split(settings: TrainingSettings, split: str) -> Dataset:
         _require_splits(SPLITS, [split], settings)
         with TemporaryDirectory() as folder:
             path = grammar.write_corpus(Path(folder)) / f"{split}.tsv"
-            return _as_source_and_target(read_files([str(path)], settings), split, settings)
+            rows = read_files([str(path)], (settings.source_lang, settings.target_lang))
+            return _as_source_and_target(rows, split, settings)
     check_dataset(settings)
     loaded = datasets.load_dataset(settings.dataset_name, settings.dataset_config_name)
     _require_splits(loaded, [split], settings)
@@ -123,116 +124,3 @@ def _as_source_and_target(rows: Dataset, split: str, settings: TrainingSettings)
                 f"the column {language!r} of the {split} text must hold text, but holds {rows.features[language]}"
             )
     return rows.select_columns([source, target]).rename_columns({source: "source", target: "target"})
-
-
-def read_files(paths: list[str], settings: TrainingSettings) -> Dataset:
-    """Read one's own parallel text into columns named by language.
-
-    Parameters
-    ----------
-    paths : list of str
-        One ``.tsv`` (two columns, source first, or a header line of language codes), ``.jsonl`` or ``.json`` (a line
-        an object, flat or with `translation`) or ``.parquet`` file; or two text files with a line a sentence, whose
-        names may end in their language codes and otherwise are source, then target.
-
-    Raises
-    ------
-    UserError
-        If a file is missing, not UTF-8 (with the line), not of its form (with the line), or of another length.
-    """
-    for path in paths:
-        if not Path(path).is_file():
-            raise UserError(f"the file {path} does not exist")
-    languages = settings.source_lang, settings.target_lang
-    if len(paths) == 2:
-        suffixes = tuple(Path(path).suffix.removeprefix(".") for path in paths)
-        paths = paths[::-1] if suffixes == languages[::-1] else paths
-        rows = _read_aligned
-    elif len(paths) > 2:
-        raise UserError(f"{len(paths)} files given, {', '.join(paths)}: must be one, or two aligned text files")
-    elif Path(paths[0]).suffix == ".parquet":
-        return Dataset.from_parquet(paths[0])
-    else:
-        readers = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl}
-        rows = readers.get(Path(paths[0]).suffix)
-    if rows is None:
-        raise UserError(
-            f"the file {paths[0]} must end in .tsv, .jsonl, .json or .parquet, or be one of two text files"
-        )
-    return _build(rows, paths, languages)
-
-
-def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
-    """Write rows to the cache as an Arrow file; the files' sizes and times are part of its name."""
-    stamps = [(Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in paths]
-    if next(rows(paths, languages), None) is None:
-        raise UserError(f"the file {paths[0]} holds no pair: it must hold at least one")
-    arguments = {"rows": rows, "paths": tuple(paths), "languages": languages, "stamps": tuple(stamps)}
-    features = datasets.Features(dict.fromkeys(languages, datasets.Value("string")))
-    try:
-        return Dataset.from_generator(_call, features=features, gen_kwargs=arguments)
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        raise
-
-
-def _call(rows: Callable[..., Iterator[dict]], paths: tuple, languages: tuple, stamps: tuple) -> Iterator[dict]:
-    del stamps
-    yield from rows(paths, languages)
-
-
-def read_lines(path: str) -> list[str]:
-    """Read a whole file of sentences, which a test set may be.
-
-    Raises
-    ------
-    UserError
-        If it is missing or not UTF-8 (with the line).
-    """
-    if not Path(path).is_file():
-        raise UserError(f"the file {path} does not exist")
-    return list(_lines(path))
-
-
-def _lines(path: str) -> Iterator[str]:
-    """Yield lines ended by a line feed alone: other separators of Unicode may stand within a sentence."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            yield decode_line(line, path, number)
-
-
-def _read_aligned(paths: tuple[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    counts = [sum(1 for _ in _lines(path)) for path in paths]
-    if counts[0] != counts[1]:
-        raise UserError(
-            f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: aligned files must have equal numbers"
-        )
-    for sentences in zip(*map(_lines, paths), strict=True):
-        yield dict(zip(languages, sentences, strict=True))
-
-
-def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    columns: list[str] = list(languages)
-    for number, line in enumerate(_lines(paths[0]), start=1):
-        fields = line.split("\t")
-        if number == 1 and set(languages) <= set(fields):
-            columns = fields
-        elif len(fields) != len(columns):
-            raise UserError(
-                f"{paths[0]} has {len(fields)} columns in line {number}, where {len(columns)} are expected"
-            )
-        else:
-            yield {language: fields[columns.index(language)] for language in languages}
-
-
-def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for number, line in enumerate(_lines(paths[0]), start=1):
-        try:
-            row = json.loads(line)
-            row = row.get("translation", row)
-            yield {language: row[language] for language in languages}
-        except (json.JSONDecodeError, AttributeError) as error:
-            raise UserError(f"{paths[0]} has no JSON object in line {number}: {error}") from error
-        except KeyError as error:
-            raise UserError(f"{paths[0]} has no key {error} in line {number}") from error

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
-from training.reading import load_split, read_lines
+from training.parallel_files import read_lines
+from training.reading import load_split
 from training.settings import TrainingSettings, UserError
 
 

@@ -1,0 +1,83 @@
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+from training.parallel_files import read_files
+from vaswani.errors import UserError
+
+
+LANGUAGES = "en", "de"
+PAIRS = [
+    ("a b", "c d"),
+    ("line\u2028inside", 'quote " tab-free'),
+    ("  spaced ", "ümlaut 👩‍👩‍👧"),
+    ("", "empty source"),
+]
+
+
+def write(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return str(path)
+
+
+def write_all_forms(folder: Path) -> dict[str, list[str]]:
+    """Write the same pairs in every form that is read."""
+    sources, targets = ("".join(side + "\n" for side in sides) for sides in zip(*PAIRS, strict=True))
+    rows = [{"en": source, "de": target} for source, target in PAIRS]
+    Dataset.from_list(rows).to_parquet(folder / "flat.parquet")
+    Dataset.from_list([{"translation": row} for row in rows]).to_parquet(folder / "nested.parquet")
+    tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+    reversed_tsv = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
+    english, german = write(folder / "text.en", sources), write(folder / "text.de", targets)
+    return {
+        "tsv": [write(folder / "plain.tsv", tsv)],
+        "tsv with a header": [write(folder / "header.tsv", reversed_tsv)],
+        "tsv of Windows": [write(folder / "windows.tsv", "\ufeff" + tsv.replace("\n", "\r\n"))],
+        "jsonl": [write(folder / "flat.jsonl", "".join(json.dumps(row) + "\n" for row in rows))],
+        "jsonl nested": [write(folder / "n.jsonl", "".join(json.dumps({"translation": row}) + "\n" for row in rows))],
+        "parquet": [str(folder / "flat.parquet")],
+        "parquet nested": [str(folder / "nested.parquet")],
+        "two files": [english, german],
+        "two files, known by their endings": [german, english],
+        "two files, in order": [write(folder / "a.txt", sources), write(folder / "b.txt", targets)],
+    }
+
+
+def test_every_form_gives_the_same_pairs(tmp_path):
+    for form, paths in write_all_forms(tmp_path).items():
+        rows = read_files(paths, LANGUAGES)
+        if "translation" in rows.column_names:
+            rows = rows.flatten().rename_columns({f"translation.{language}": language for language in LANGUAGES})
+        assert list(zip(rows["en"], rows["de"], strict=True)) == PAIRS, form
+
+
+def test_an_empty_file_is_named(tmp_path):
+    paths = [write(tmp_path / "empty.tsv", "")]
+    with pytest.raises(UserError, match=r"empty\.tsv holds no pair"):
+        read_files(paths, LANGUAGES)
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    for text in ("one\teins\n", "two\tzwei\nthree\tdrei\n"):
+        path = write(tmp_path / "file.tsv", text)
+        assert len(read_files([path], LANGUAGES)) == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.en": "1\n2\n", "a.de": "1\n"}, "a.en has 2 lines but .*a.de has 1"),
+        ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 columns in line 2"),
+        ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
+        ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, "a.jsonl has no key 'de' in line 2"),
+        ({"a.jsonl": "{\n"}, "a.jsonl has no JSON object in line 1"),
+        ({"a.csv": "x,y\n"}, "a.csv must end in .tsv"),
+        ({"a.en": "x\n", "a.de": "x\n", "b.de": "x\n"}, "3 files given"),
+    ],
+)
+def test_bad_files_are_one_clear_sentence(tmp_path, files, message):
+    paths = [write(tmp_path / name, text) for name, text in files.items()]
+    with pytest.raises(UserError, match=message):
+        read_files(paths, LANGUAGES)
