@@ -11,6 +11,7 @@ import datasets
 from datasets import Dataset
 from datasets.exceptions import DatasetGenerationError
 
+from training.headers import LANGUAGE_CODES, find_columns, list_names, looks_like_header
 from vaswani.errors import UserError
 from vaswani.lines import decode_line
 
@@ -30,14 +31,14 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     Raises
     ------
     UserError
-        If a file is missing, not UTF-8 (with the line), not of its form (with the line), or of another length.
+        If a file is missing, not UTF-8 (with the line), not of its form (with the line), of other languages, or of
+        another length.
     """
     for path in paths:
         if not Path(path).is_file():
             raise UserError(f"the file {path} does not exist")
     if len(paths) == 2:
-        suffixes = tuple(Path(path).suffix.removeprefix(".") for path in paths)
-        paths = paths[::-1] if suffixes == languages[::-1] else paths
+        paths = _in_order(paths, languages)
         rows = _read_aligned
     elif len(paths) > 2:
         raise UserError(f"{len(paths)} files given, {', '.join(paths)}: must be one, or two aligned text files")
@@ -51,6 +52,17 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
             f"the file {paths[0]} must end in .tsv, .jsonl, .json or .parquet, or be one of two text files"
         )
     return _build(rows, paths, languages)
+
+
+def _in_order(paths: list[str], languages: tuple[str, str]) -> list[str]:
+    """Put two files in the order of the languages, if their names end in these."""
+    endings = [Path(path).suffix.removeprefix(".") for path in paths]
+    if len(set(endings)) == 2 and set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
+        raise UserError(
+            f"the names of {' and '.join(paths)} end in language codes, {list_names(endings)}, but must end in "
+            f"{list_names(languages)} or in none"
+        )
+    return paths[::-1] if endings == [*languages[::-1]] else paths
 
 
 def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
@@ -104,17 +116,20 @@ def _read_aligned(paths: tuple[str, str], languages: tuple[str, str]) -> Iterato
 
 
 def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    columns: list[str] = list(languages)
+    source, target, width = 0, 1, 2
     for number, line in enumerate(_lines(paths[0]), start=1):
         fields = line.split("\t")
         if number == 1 and set(languages) <= set(fields):
-            columns = fields
-        elif len(fields) != len(columns):
+            (source, target), width = find_columns(fields, languages, paths[0]), len(fields)
+        elif number == 1 and looks_like_header(fields, languages):
             raise UserError(
-                f"{paths[0]} has {len(fields)} columns in line {number}, where {len(columns)} are expected"
+                f"the first line of {paths[0]} looks like a header, {list_names(fields)}, that does not name "
+                f"{list_names(languages)}: if it is a pair of sentences, put the right header above it"
             )
+        elif len(fields) != width:
+            raise UserError(f"{paths[0]} has {len(fields)} columns in line {number}, where {width} are expected")
         else:
-            yield {language: fields[columns.index(language)] for language in languages}
+            yield {languages[0]: fields[source], languages[1]: fields[target]}
 
 
 def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:

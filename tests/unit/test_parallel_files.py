@@ -70,6 +70,18 @@ def test_a_changed_file_is_read_again(tmp_path):
     [
         ({"a.en": "1\n2\n", "a.de": "1\n"}, "a.en has 2 lines but .*a.de has 1"),
         ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 columns in line 2"),
+        (
+            {"a.tsv": "en\tfr\nx\ty\n"},
+            "first line of .*a.tsv looks like a header, 'en', 'fr', that does not name 'en', 'de'",
+        ),
+        (
+            {"a.tsv": "en\tde\ten\nx\ty\tz\n"},
+            "must name each of 'en', 'de' once, but its columns are 'en', 'de', 'en'",
+        ),
+        (
+            {"a.en": "x\n", "a.fr": "x\n"},
+            "a.en and .*a.fr end in language codes, 'en', 'fr', but must end in 'en', 'de'",
+        ),
         ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
         ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, "a.jsonl has no key 'de' in line 2"),
         ({"a.jsonl": "{\n"}, "a.jsonl has no JSON object in line 1"),
