@@ -3,6 +3,7 @@
 Text is left as it is, and only a line feed ends a line. What is not UTF-8 or not of its form is refused with its line.
 """
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,9 +23,9 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     Parameters
     ----------
     paths : list of str
-        One ``.tsv`` (two columns, source first, or a header line of language codes), ``.jsonl`` or ``.json`` (a line
-        an object, flat or with `translation`) or ``.parquet`` file; or two text files with a line a sentence, whose
-        names may end in their language codes and otherwise are source, then target.
+        One file: ``.tsv`` (two columns, source first, or a header line of language codes), ``.csv`` (with a header),
+        ``.jsonl`` or ``.json`` (a line an object, flat or with `translation`) or ``.parquet``. Or two text files with
+        a line a sentence, whose names may end in their language codes and otherwise are source, then target.
     languages : tuple of str
         Source and target: the columns to read.
 
@@ -37,21 +38,20 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     for path in paths:
         if not Path(path).is_file():
             raise UserError(f"the file {path} does not exist")
-    if len(paths) == 2:
-        paths = _in_order(paths, languages)
-        rows = _read_aligned
-    elif len(paths) > 2:
+    if len(paths) > 2:
         raise UserError(f"{len(paths)} files given, {', '.join(paths)}: must be one, or two aligned text files")
-    elif Path(paths[0]).suffix == ".parquet":
+    forms = [Path(path).suffix for path in paths]
+    if len(paths) == 2:
+        if set(forms) & {*READERS, ".parquet"}:
+            raise UserError(f"{' and '.join(paths)} must be one file, or two aligned text files: a sentence a line")
+        return _build(_read_aligned, _in_order(paths, languages), languages)
+    if forms[0] == ".parquet":
         return Dataset.from_parquet(paths[0])
-    else:
-        readers = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".json": _read_jsonl}
-        rows = readers.get(Path(paths[0]).suffix)
-    if rows is None:
+    if forms[0] not in READERS:
         raise UserError(
-            f"the file {paths[0]} must end in .tsv, .jsonl, .json or .parquet, or be one of two text files"
+            f"the file {paths[0]} must end in {', '.join(READERS)} or .parquet, or be one of two text files"
         )
-    return _build(rows, paths, languages)
+    return _build(READERS[forms[0]], paths, languages)
 
 
 def _in_order(paths: list[str], languages: tuple[str, str]) -> list[str]:
@@ -132,6 +132,32 @@ def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
             yield {languages[0]: fields[source], languages[1]: fields[target]}
 
 
+def _read_csv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
+    """Read what is separated by commas, under a header; a quoted sentence may hold commas and line feeds.
+
+    pandas, by which `datasets` reads it, takes sentences such as "None" and "n/a" for missing ones, and cannot say in
+    which line text is not UTF-8.
+    """
+    reader = csv.reader((line + "\n" for line in _lines(paths[0])), strict=True)
+    number = 1
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        source, target = find_columns(header, languages, paths[0])
+        number = reader.line_num + 1
+        for fields in reader:
+            if len(fields) == len(header):
+                yield {languages[0]: fields[source], languages[1]: fields[target]}
+            elif fields:  # an empty line is no row
+                raise UserError(
+                    f"{paths[0]} has {len(fields)} columns in line {number}, where {len(header)} are expected"
+                )
+            number = reader.line_num + 1  # where the next row begins
+    except csv.Error as error:
+        raise UserError(f"{paths[0]} is no CSV in line {number}: {str(error).split(' - ')[0]}") from error
+
+
 def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
     for number, line in enumerate(_lines(paths[0]), start=1):
         try:
@@ -142,3 +168,6 @@ def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[
             raise UserError(f"{paths[0]} has no JSON object in line {number}: {error}") from error
         except KeyError as error:
             raise UserError(f"{paths[0]} has no key {error} in line {number}") from error
+
+
+READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_jsonl}

@@ -40,7 +40,8 @@ class TrainingSettings:
     source_lang: str = _setting("Language to translate from: the key or column that holds it.", default="")
     target_lang: str = _setting("Language to translate into.", default="")
     train_file: list[str] | None = _setting(
-        "Own training text: a .tsv, .jsonl or .parquet file, or two aligned text files, source first.", default=None
+        "Own training text: a .tsv, .csv, .jsonl, .json or .parquet file, or two aligned text files, source first.",
+        default=None,
     )
     validation_file: list[str] | None = _setting("Own validation text, in the same forms.", default=None)
     test_file: list[str] | None = _setting("Own test text, in the same forms.", default=None)

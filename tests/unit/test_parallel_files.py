@@ -1,8 +1,9 @@
+import csv
 import json
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 
 from training.parallel_files import read_files
 from vaswani.errors import UserError
@@ -28,6 +29,7 @@ def write_all_forms(folder: Path) -> dict[str, list[str]]:
     rows = [{"en": source, "de": target} for source, target in PAIRS]
     Dataset.from_list(rows).to_parquet(folder / "flat.parquet")
     Dataset.from_list([{"translation": row} for row in rows]).to_parquet(folder / "nested.parquet")
+    Dataset.from_list(rows).to_csv(folder / "flat.csv")
     tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
     reversed_tsv = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
     english, german = write(folder / "text.en", sources), write(folder / "text.de", targets)
@@ -35,6 +37,8 @@ def write_all_forms(folder: Path) -> dict[str, list[str]]:
         "tsv": [write(folder / "plain.tsv", tsv)],
         "tsv with a header": [write(folder / "header.tsv", reversed_tsv)],
         "tsv of Windows": [write(folder / "windows.tsv", "\ufeff" + tsv.replace("\n", "\r\n"))],
+        "csv": [str(folder / "flat.csv")],
+        "csv of Windows": [write(folder / "w.csv", (folder / "flat.csv").read_bytes().replace(b"\n", b"\r\n"))],
         "jsonl": [write(folder / "flat.jsonl", "".join(json.dumps(row) + "\n" for row in rows))],
         "jsonl nested": [write(folder / "n.jsonl", "".join(json.dumps({"translation": row}) + "\n" for row in rows))],
         "parquet": [str(folder / "flat.parquet")],
@@ -51,6 +55,18 @@ def test_every_form_gives_the_same_pairs(tmp_path):
         if "translation" in rows.column_names:
             rows = rows.flatten().rename_columns({f"translation.{language}": language for language in LANGUAGES})
         assert list(zip(rows["en"], rows["de"], strict=True)) == PAIRS, form
+
+
+def test_csv_is_read_as_datasets_reads_it_except_sentences_that_pandas_takes_for_missing(tmp_path):
+    pairs = [('He said, "no".', "a\nb"), ("", "\u2028"), ("x", "y"), ("None", "n/a")]
+    path = tmp_path / "pairs.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("en", "de"), *pairs])
+    rows = read_files([str(path)], LANGUAGES)
+    assert list(zip(rows["en"], rows["de"], strict=True)) == pairs
+    control = load_dataset("csv", data_files=str(path), split="train", keep_default_na=False)
+    assert control.to_list() == rows.to_list()
+    assert load_dataset("csv", data_files=str(path), split="train")[3] == {"en": None, "de": None}
 
 
 def test_an_empty_file_is_named(tmp_path):
@@ -85,7 +101,24 @@ def test_a_changed_file_is_read_again(tmp_path):
         ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
         ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, "a.jsonl has no key 'de' in line 2"),
         ({"a.jsonl": "{\n"}, "a.jsonl has no JSON object in line 1"),
-        ({"a.csv": "x,y\n"}, "a.csv must end in .tsv"),
+        (
+            {"a.csv": "en,fr\nx,y\n"},
+            "header of .*a.csv must name each of 'en', 'de' once, but its columns are 'en', 'fr'",
+        ),
+        ({"a.csv": "A dog.,Ein Hund.\n"}, "header of .*a.csv must name .* but its columns are 'A dog.', 'Ein Hund.'"),
+        ({"a.csv": "en;de\nx;y\n"}, "header of .*a.csv must name .* but its columns are 'en;de'"),
+        ({"a.csv": "en,de\nx,y\n\nx,y,z\n"}, "a.csv has 3 columns in line 4, where 2 are expected"),
+        (
+            {"a.csv": 'en,de\n"two\nlines",y\n"not closed,y\nx,y\n'},
+            "a.csv is no CSV in line 4: unexpected end of data",
+        ),
+        ({"a.csv": 'en,de\n"He" said,y\n'}, "a.csv is no CSV in line 2: ',' expected after '\"'"),
+        ({"a.csv": "en,de\none\rtwo,y\n"}, "a.csv is no CSV in line 2: new-line character seen in unquoted field$"),
+        ({"a.csv": b"en,de\nx,y\nx,\xff\n"}, "a.csv is not UTF-8 in line 3"),
+        ({"a.csv": "en,de\n"}, "a.csv holds no pair"),
+        ({"a.csv": ""}, "a.csv holds no pair"),
+        ({"a.txt": "x\n"}, "a.txt must end in .tsv, .csv, .jsonl, .json or .parquet"),
+        ({"a.tsv": "x\ty\n", "b.tsv": "x\ty\n"}, "must be one file, or two aligned text files: a sentence a line"),
         ({"a.en": "x\n", "a.de": "x\n", "b.de": "x\n"}, "3 files given"),
     ],
 )
