@@ -4,15 +4,16 @@ Text is left as it is, and only a line feed ends a line. What is not UTF-8 or no
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import datasets
 from datasets import Dataset
 from datasets.exceptions import DatasetGenerationError
 
 from training.headers import LANGUAGE_CODES, find_columns, list_names, looks_like_header
+from training.json_rows import JsonRows
 from vaswani.errors import UserError
 from vaswani.lines import decode_line
 
@@ -24,8 +25,9 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     ----------
     paths : list of str
         One file: ``.tsv`` (two columns, source first, or a header line of language codes), ``.csv`` (with a header),
-        ``.jsonl`` or ``.json`` (a line an object, flat or with `translation`) or ``.parquet``. Or two text files with
-        a line a sentence, whose names may end in their language codes and otherwise are source, then target.
+        ``.jsonl`` or ``.json`` (objects, flat or with `translation`: a line each, in an array, or in an array within
+        an object's `data`) or ``.parquet``. Or two text files with a line a sentence, whose names may end in their
+        language codes and otherwise are source, then target.
     languages : tuple of str
         Source and target: the columns to read.
 
@@ -158,16 +160,32 @@ def _read_csv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
         raise UserError(f"{paths[0]} is no CSV in line {number}: {str(error).split(' - ')[0]}") from error
 
 
-def _read_jsonl(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for number, line in enumerate(_lines(paths[0]), start=1):
-        try:
-            row = json.loads(line)
-            row = row.get("translation", row)
-            yield {language: row[language] for language in languages}
-        except (json.JSONDecodeError, AttributeError) as error:
-            raise UserError(f"{paths[0]} has no JSON object in line {number}: {error}") from error
-        except KeyError as error:
-            raise UserError(f"{paths[0]} has no key {error} in line {number}") from error
+def _read_json(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str | None]]:
+    with open(paths[0], "rb") as file:
+        rows = JsonRows(file, paths[0])
+        for row in rows:
+            pair = row.get("translation", row) if isinstance(row, dict) else row
+            if not isinstance(pair, dict):
+                raise UserError(f"{paths[0]} has no JSON object of languages in {rows.place}")
+            for language in languages:
+                if language not in pair:
+                    raise UserError(f"{paths[0]} has no key {language!r} in {rows.place}")
+                if not _is_text(pair[language]):
+                    raise UserError(
+                        f"{paths[0]} must hold text or null for {language!r}, but holds {pair[language]!r:.40} "
+                        f"in {rows.place}"
+                    )
+            yield {language: pair[language] for language in languages}
 
 
-READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_jsonl}
+def _is_text(sentence: Any) -> bool:
+    if not isinstance(sentence, str):
+        return sentence is None
+    try:
+        sentence.encode("utf-8")
+    except UnicodeEncodeError:  # "\\ud800", half a character
+        return False
+    return True
+
+
+READERS = {".tsv": _read_tsv, ".csv": _read_csv, ".jsonl": _read_json, ".json": _read_json}

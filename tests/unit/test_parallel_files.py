@@ -41,6 +41,9 @@ def write_all_forms(folder: Path) -> dict[str, list[str]]:
         "csv of Windows": [write(folder / "w.csv", (folder / "flat.csv").read_bytes().replace(b"\n", b"\r\n"))],
         "jsonl": [write(folder / "flat.jsonl", "".join(json.dumps(row) + "\n" for row in rows))],
         "jsonl nested": [write(folder / "n.jsonl", "".join(json.dumps({"translation": row}) + "\n" for row in rows))],
+        "json": [write(folder / "flat.json", json.dumps(rows, indent=2))],
+        "json nested": [write(folder / "n.json", json.dumps([{"translation": row} for row in rows]))],
+        "json in data": [write(folder / "data.json", json.dumps({"version": "1", "data": rows}))],
         "parquet": [str(folder / "flat.parquet")],
         "parquet nested": [str(folder / "nested.parquet")],
         "two files": [english, german],
@@ -55,6 +58,11 @@ def test_every_form_gives_the_same_pairs(tmp_path):
         if "translation" in rows.column_names:
             rows = rows.flatten().rename_columns({f"translation.{language}": language for language in LANGUAGES})
         assert list(zip(rows["en"], rows["de"], strict=True)) == PAIRS, form
+
+
+def test_null_is_a_missing_sentence_and_the_last_of_equal_keys_counts(tmp_path):
+    paths = [write(tmp_path / "a.json", '[{"en": null, "de": "x"}, {"en": "a", "en": "b", "de": "y"}]')]
+    assert read_files(paths, LANGUAGES).to_list() == [{"en": None, "de": "x"}, {"en": "b", "de": "y"}]
 
 
 def test_csv_is_read_as_datasets_reads_it_except_sentences_that_pandas_takes_for_missing(tmp_path):
@@ -99,8 +107,16 @@ def test_a_changed_file_is_read_again(tmp_path):
             "a.en and .*a.fr end in language codes, 'en', 'fr', but must end in 'en', 'de'",
         ),
         ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
-        ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, "a.jsonl has no key 'de' in line 2"),
-        ({"a.jsonl": "{\n"}, "a.jsonl has no JSON object in line 1"),
+        ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, r"a.jsonl has no key 'de' in row 2 \(line 2\)"),
+        ({"a.jsonl": "{\n"}, r"a.jsonl has no JSON object in row 1 \(line 1\)"),
+        ({"a.json": '["x"]'}, "a.json has no JSON object of languages in row 1"),
+        ({"a.json": '[{"translation": null}]'}, "a.json has no JSON object of languages in row 1"),
+        ({"a.json": '{"en": ["x"], "de": ["y"]}'}, r"must hold text or null for 'en', but holds \['x'\] in row 1"),
+        ({"a.json": '[{"en": "x", "de": 12}]'}, r"must hold text or null for 'de', but holds 12 in row 1 \(line 1\)"),
+        (
+            {"a.json": '[{"en": "\\ud83d", "de": "y"}]'},
+            r"must hold text or null for 'en', but holds '\\ud83d' in row 1",
+        ),
         (
             {"a.csv": "en,fr\nx,y\n"},
             "header of .*a.csv must name each of 'en', 'de' once, but its columns are 'en', 'fr'",

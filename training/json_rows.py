@@ -1,0 +1,125 @@
+"""Rows of a JSON file, one after another: an object a line, an array of objects, or one in an object's `data`.
+
+These are the layouts that `datasets` reads, but no array is ever in memory as a whole, be it one line or many.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, BinaryIO
+
+from vaswani.errors import UserError
+
+
+CHUNK_BYTES = 1 << 20
+LARGEST_ROW = 1 << 24  # characters; more are no sentences, but a file that is broken
+SPACE = re.compile(r"[ \t\n\r]*")
+# {"version": "1", "data": [{ ..., up to the array
+BEFORE_DATA = re.compile(r'\{\s*("[^"\\]*"\s*:\s*("[^"\\]*"|[\w.+-]+)\s*,\s*)*"data"\s*:\s*(?=\[\s*[{\]])')
+DECODER = json.JSONDecoder()
+
+
+class JsonRows:
+    """An iterator over the rows of a JSON file, which knows where it is.
+
+    Parameters
+    ----------
+    file : binary file
+    name : str
+        Of the file, for errors.
+
+    Raises
+    ------
+    UserError
+        On iteration, if the file is not UTF-8 (with the line) or not JSON (with row and line).
+    """
+
+    def __init__(self, file: BinaryIO, name: str):
+        self.name = name
+        self._chunks = _decode(file, name)
+        self._text = ""  # the part of the file that is looked at
+        self._position = 0  # in it
+        self._row_position = 0
+        self._line = 1  # that the part begins in
+        self._row = 0
+
+    @property
+    def place(self) -> str:
+        """Where the current row begins, such as ``row 2 (line 5)``."""
+        return f"row {self._row} (line {self._line + self._text.count(chr(10), 0, self._row_position)})"
+
+    def __iter__(self) -> Iterator[Any]:
+        self._peek()
+        before = BEFORE_DATA.match(self._text, self._position)
+        if before:
+            self._position = before.end()
+        if self._peek() == "[":
+            yield from self._read_array()
+            self._finish('{"data": []' if before else "[]")
+        else:
+            while self._peek():
+                yield self._read_row()
+
+    def _read_array(self) -> Iterator[Any]:
+        self._position += 1
+        separator = self._peek()
+        while separator != "]":
+            yield self._read_row()
+            separator = self._peek()
+            if separator not in ("]", ","):
+                raise UserError(f"{self.name} has neither ',' nor ']' behind {self.place}")
+            self._position += separator == ","
+        self._position += 1
+
+    def _read_row(self) -> Any:
+        self._peek()
+        self._row += 1
+        while True:
+            self._row_position = self._position
+            try:
+                row, self._position = DECODER.raw_decode(self._text, self._position)
+                return row
+            except json.JSONDecodeError as error:
+                place = f"{self.place}: {error.msg.removesuffix(' at')} in line {self._line + error.lineno - 1}"
+                if len(self._text) - self._position > LARGEST_ROW or not self._read_more():
+                    raise UserError(f"{self.name} has no JSON object in {place}") from error
+
+    def _finish(self, before: str) -> None:
+        """Check that what follows the array closes what stood before it, and no more."""
+        try:
+            json.loads(before + self._text[self._position :] + "".join(self._chunks))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{self.name} is no JSON behind the end of its array: {error.msg}") from error
+
+    def _peek(self) -> str:
+        """Go to the next character that is no space, and return it; "" at the end of the file."""
+        while True:
+            self._position = SPACE.match(self._text, self._position).end()
+            if self._position < len(self._text) or not self._read_more():
+                return self._text[self._position : self._position + 1]
+
+    def _read_more(self) -> bool:
+        """Add to what is looked at, and drop what lies behind; say whether there was more."""
+        chunk = next(self._chunks, "")
+        self._line += self._text.count("\n", 0, self._position)
+        self._text = self._text[self._position :] + chunk
+        self._position = self._row_position = 0
+        return chunk != ""
+
+
+def _decode(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield a file's text in parts of about a million characters, without a byte order mark."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    line = 1
+    for chunk in chain(iter(partial(file.read, CHUNK_BYTES), b""), [b""]):
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            line += error.object.count(b"\n", 0, error.start)
+            raise UserError(f"{name} is not UTF-8 in line {line}: {error.reason}") from error
+        line += chunk.count(b"\n")
+        if text:
+            yield text
