@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow.parquet
 from datasets import Dataset
 from datasets.exceptions import DatasetGenerationError
 
+from training.decompression import name_within, open_decompressed
 from training.headers import LANGUAGE_CODES, find_columns, list_names, looks_like_header
 from training.json_rows import JsonRows
 from vaswani.errors import UserError
@@ -27,44 +29,57 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
         One file: ``.tsv`` (two columns, source first, or a header line of language codes), ``.csv`` (with a header),
         ``.jsonl`` or ``.json`` (objects, flat or with `translation`: a line each, in an array, or in an array within
         an object's `data`) or ``.parquet``. Or two text files with a line a sentence, whose names may end in their
-        language codes and otherwise are source, then target.
+        language codes and otherwise are source, then target. Each may be compressed: ``.gz``, ``.bz2``, ``.xz``,
+        ``.zst``, or ``.zip`` with one file.
     languages : tuple of str
         Source and target: the columns to read.
 
     Raises
     ------
     UserError
-        If a file is missing, not UTF-8 (with the line), not of its form (with the line), of other languages, or of
-        another length.
+        If a file is missing, damaged, not UTF-8 (with the line), not of its form (with the line), of other languages,
+        or of another length.
     """
     for path in paths:
         if not Path(path).is_file():
             raise UserError(f"the file {path} does not exist")
     if len(paths) > 2:
         raise UserError(f"{len(paths)} files given, {', '.join(paths)}: must be one, or two aligned text files")
-    forms = [Path(path).suffix for path in paths]
+    names = [name_within(path) for path in paths]
+    forms = [Path(name).suffix for name in names]
     if len(paths) == 2:
         if set(forms) & {*READERS, ".parquet"}:
             raise UserError(f"{' and '.join(paths)} must be one file, or two aligned text files: a sentence a line")
         return _build(_read_aligned, _in_order(paths, languages), languages)
     if forms[0] == ".parquet":
-        return Dataset.from_parquet(paths[0])
+        return _read_parquet(paths[0])
     if forms[0] not in READERS:
+        inside = f" within {paths[0]}" if names != paths else ""
         raise UserError(
-            f"the file {paths[0]} must end in {', '.join(READERS)} or .parquet, or be one of two text files"
+            f"the file {names[0]}{inside} must end in {', '.join(READERS)} or .parquet, or be one of two text files"
         )
     return _build(READERS[forms[0]], paths, languages)
 
 
 def _in_order(paths: list[str], languages: tuple[str, str]) -> list[str]:
     """Put two files in the order of the languages, if their names end in these."""
-    endings = [Path(path).suffix.removeprefix(".") for path in paths]
+    endings = [Path(name_within(path)).suffix.removeprefix(".") for path in paths]
     if len(set(endings)) == 2 and set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
         raise UserError(
             f"the names of {' and '.join(paths)} end in language codes, {list_names(endings)}, but must end in "
             f"{list_names(languages)} or in none"
         )
     return paths[::-1] if endings == [*languages[::-1]] else paths
+
+
+def _read_parquet(path: str) -> Dataset:
+    if name_within(path) != path:
+        raise UserError(f"the file {path} must be decompressed first: Parquet is compressed inside")
+    try:
+        pyarrow.parquet.read_schema(path)
+        return Dataset.from_parquet(path)
+    except (pyarrow.ArrowException, OSError, DatasetGenerationError) as error:
+        raise UserError(f"the file {path} cannot be read as Parquet: {error.__cause__ or error}") from error
 
 
 def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
@@ -88,12 +103,12 @@ def _call(rows: Callable[..., Iterator[dict]], paths: tuple, languages: tuple, s
 
 
 def read_lines(path: str) -> list[str]:
-    """Read a whole file of sentences, which a test set may be.
+    """Read a whole file of sentences, which a test set may be, and which may be compressed.
 
     Raises
     ------
     UserError
-        If it is missing or not UTF-8 (with the line).
+        If it is missing, damaged or not UTF-8 (with the line).
     """
     if not Path(path).is_file():
         raise UserError(f"the file {path} does not exist")
@@ -102,7 +117,7 @@ def read_lines(path: str) -> list[str]:
 
 def _lines(path: str) -> Iterator[str]:
     """Yield lines ended by a line feed alone: other separators of Unicode may stand within a sentence."""
-    with open(path, "rb") as file:
+    with open_decompressed(path) as file:
         for number, line in enumerate(file, start=1):
             yield decode_line(line, path, number)
 
@@ -161,7 +176,7 @@ def _read_csv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
 
 
 def _read_json(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str | None]]:
-    with open(paths[0], "rb") as file:
+    with open_decompressed(paths[0]) as file:
         rows = JsonRows(file, paths[0])
         for row in rows:
             pair = row.get("translation", row) if isinstance(row, dict) else row

@@ -1,15 +1,27 @@
+import bz2
 import csv
+import gzip
 import json
+import lzma
+import zipfile
 from pathlib import Path
 
 import pytest
 from datasets import Dataset, load_dataset
 
-from training.parallel_files import read_files
+from training.decompression import zstd
+from training.parallel_files import read_files, read_lines
 from vaswani.errors import UserError
 
 
 LANGUAGES = "en", "de"
+COMPRESSIONS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd.compress,
+    ".zip": None,
+}
 PAIRS = [
     ("a b", "c d"),
     ("line\u2028inside", 'quote " tab-free'),
@@ -21,6 +33,16 @@ PAIRS = [
 def write(path: Path, text: str | bytes) -> str:
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     return str(path)
+
+
+def compress(path: Path, suffix: str) -> str:
+    compressed = path.with_name(path.name + suffix)
+    if suffix == ".zip":
+        with zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(path, path.name)
+    else:
+        compressed.write_bytes(COMPRESSIONS[suffix](path.read_bytes()))
+    return str(compressed)
 
 
 def write_all_forms(folder: Path) -> dict[str, list[str]]:
@@ -58,6 +80,46 @@ def test_every_form_gives_the_same_pairs(tmp_path):
         if "translation" in rows.column_names:
             rows = rows.flatten().rename_columns({f"translation.{language}": language for language in LANGUAGES})
         assert list(zip(rows["en"], rows["de"], strict=True)) == PAIRS, form
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_every_text_form_may_be_compressed(suffix, tmp_path):
+    forms = write_all_forms(tmp_path)
+    for form, paths in forms.items():
+        if "parquet" not in form:
+            compressed = [compress(Path(path), suffix) for path in paths]
+            assert read_files(compressed, LANGUAGES).to_list() == read_files(paths, LANGUAGES).to_list(), form
+    assert read_lines(compress(Path(forms["two files"][0]), suffix)) == [source for source, _ in PAIRS]
+
+
+def test_what_datasets_and_pandas_compress_is_read(tmp_path):
+    rows = Dataset.from_list([{"en": source, "de": target} for source, target in PAIRS])
+    rows.to_pandas().to_csv(tmp_path / "a.csv.gz", index=False)
+    rows.to_json(tmp_path / "a.jsonl.bz2", compression="bz2")
+    rows.to_json(tmp_path / "a.json.xz", compression="xz", lines=False)
+    rows.to_pandas().to_csv(tmp_path / "a.csv.zip", index=False)
+    for name in ("a.csv.gz", "a.jsonl.bz2", "a.json.xz", "a.csv.zip"):
+        assert read_files([str(tmp_path / name)], LANGUAGES).to_list() == rows.to_list(), name
+
+
+def test_compressed_files_that_cannot_be_read_are_named(tmp_path):
+    whole = Path(compress(Path(write(tmp_path / "a.tsv", "x\ty\n" * 1000)), ".gz"))
+    (tmp_path / "cut.tsv.gz").write_bytes(whole.read_bytes()[:-9])
+    (tmp_path / "plain.tsv.xz").write_text("x\ty\n")
+    Dataset.from_list([{"en": "a", "de": "b"}]).to_parquet(tmp_path / "a.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    for name, message in [
+        ("cut.tsv.gz", "cut.tsv.gz cannot be read: Compressed file ended before"),
+        ("plain.tsv.xz", "plain.tsv.xz cannot be read: Input format not supported"),
+        ("cut.parquet", "cut.parquet cannot be read as Parquet: Parquet magic bytes not found"),
+        ("a.parquet.gz", "a.parquet.gz must be decompressed first: Parquet is compressed inside"),
+        ("a.txt.zip", "a.txt within .*a.txt.zip must end in .tsv"),
+    ]:
+        path = tmp_path / name
+        if not path.exists():
+            compress(Path(write(path.with_suffix(""), "x")), path.suffix)
+        with pytest.raises(UserError, match=message):
+            read_files([str(path)], LANGUAGES)
 
 
 def test_null_is_a_missing_sentence_and_the_last_of_equal_keys_counts(tmp_path):

@@ -1,0 +1,84 @@
+"""Files that may be compressed, opened as what they hold."""
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+import zipfile
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from vaswani.errors import UserError
+
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd  # zstandard would end in silence where a file is cut off
+
+OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
+SUFFIXES = (*OPEN, ".zip")
+# What the libraries raise where a file is cut off, damaged, encrypted or not what its name says.
+DAMAGES = (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zstd.ZstdError, zipfile.BadZipFile)
+
+
+@contextmanager
+def open_decompressed(path: str) -> Generator[BinaryIO, None, None]:
+    """Open a file to be read from its beginning as bytes, decompressed if its name ends in one of `SUFFIXES`.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, cannot be read, is damaged (when the damage is reached) or not what its name says, or
+        is a zip archive of several files.
+    """
+    try:
+        with _open(path) as file:
+            yield file
+    except DAMAGES as error:
+        raise _as_user_error(path, error) from error
+
+
+def name_within(path: str) -> str:
+    """Return the name of what a file holds: without the suffix of a compression, or as a zip archive says it.
+
+    Raises
+    ------
+    UserError
+        If a zip archive is damaged, or of several files.
+    """
+    if not path.endswith(".zip"):
+        return path.removesuffix(Path(path).suffix) if path.endswith(SUFFIXES) else path
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _only_member(archive, path)
+    except DAMAGES as error:
+        raise _as_user_error(path, error) from error
+
+
+def _open(path: str) -> BinaryIO:
+    suffix = Path(path).suffix
+    if suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:  # what it opened stays open
+            file = archive.open(_only_member(archive, path))
+    elif suffix in OPEN:
+        file = OPEN[suffix](path, "rb")
+    else:
+        return open(path, "rb")
+    return io.BufferedReader(file, 1 << 16)  # their own readline is slow
+
+
+def _only_member(archive: zipfile.ZipFile, path: str) -> str:
+    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    if len(names) != 1:
+        raise UserError(f"the archive {path} must hold one file, but holds {len(names)}: {', '.join(names)}")
+    return names[0]
+
+
+def _as_user_error(path: str, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", None) or error or type(error).__name__
+    return UserError(f"the file {path} cannot be read: {reason}")
