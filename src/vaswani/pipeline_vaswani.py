@@ -4,10 +4,11 @@ One file for two worlds: registered by ``import vaswani``, and shipped in every 
 ``pipeline("translation", model=..., trust_remote_code=True)`` where the package is absent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 from transformers import Pipeline
 
 
@@ -29,11 +30,30 @@ def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
     return None
 
 
+def as_inputs(inputs: Any) -> Any:
+    """Make whatever yields strings what transformers' pipelines take: a list if it has a length, else a generator.
+
+    Raises
+    ------
+    ValueError
+        If it has columns, of which one must be chosen.
+    """
+    if isinstance(inputs, Mapping) or hasattr(inputs, "column_names") or getattr(inputs, "ndim", 1) != 1:
+        raise ValueError(
+            f"inputs must be strings, but a {type(inputs).__name__} has columns: choose one, such as inputs['en']"
+        )
+    if isinstance(inputs, str | bytes | Dataset) or not isinstance(inputs, Iterable):
+        return inputs
+    return list(inputs) if isinstance(inputs, Sized) else (sentence for sentence in inputs)
+
+
 class TranslationPipeline(Pipeline):
     """Translate sentences with an encoder-decoder model.
 
-    A string gives ``[{"translation_text": ...}]``, a list of strings one such dict each, in order; a generator or a
-    dataset gives an iterator over them. With ``num_return_sequences=n`` each input gives a list of n dicts.
+    A string gives ``[{"translation_text": ...}]``. What has a length (a list, a tuple, a column of a `datasets` table,
+    an array, a Series) gives a list of one such dict for each string, in order. A generator or another iterable of
+    strings, or a dataset of torch's such as a `KeyDataset`, gives an iterable of lists of one dict, translated as they
+    are asked for. With ``num_return_sequences=n`` each string gives a list of n dicts.
 
     Parameters
     ----------
@@ -85,8 +105,9 @@ class TranslationPipeline(Pipeline):
         return preprocess, generate_kwargs, {name: value for name, value in postprocess.items() if value is not None}
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
-        """Translate a string, a list of strings, or whatever yields strings."""
-        if isinstance(inputs, list) and not inputs:
+        """Translate a string, or whatever yields strings."""
+        inputs = as_inputs(inputs)
+        if isinstance(inputs, Sized) and not isinstance(inputs, str | bytes) and len(inputs) == 0:
             return []
         results = super().__call__(inputs, **kwargs)
         if isinstance(inputs, list) and all(len(result) == 1 for result in results):

@@ -1,9 +1,12 @@
 """`pipeline("translation")` as transformers 4 had it."""
 
 import warnings
+from collections import deque
 
+import numpy as np
+import pandas as pd
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -37,6 +40,59 @@ def test_a_dataset_and_a_generator_give_one_result_each_in_order(translator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert list(translator((row for row in SENTENCES), batch_size=batch_size)) == expected
+
+
+def test_whatever_has_a_length_gives_a_list(translator):
+    rows = Dataset.from_dict({"en": SENTENCES, "rows": [{"en": sentence} for sentence in SENTENCES]})
+    expected = [{"translation_text": text} for text in TRANSLATIONS]
+    for sentences in (
+        tuple(SENTENCES),
+        deque(SENTENCES),
+        dict.fromkeys(SENTENCES).keys(),
+        rows["en"],
+        rows["rows"]["en"],
+        rows.with_format("numpy")["en"],
+        np.array(SENTENCES),
+        pd.Series(SENTENCES, index=range(5, 10)),
+    ):
+        for batch_size in (1, 3):
+            assert translator(sentences, batch_size=batch_size) == expected, type(sentences)
+    several = translator(tuple(SENTENCES[:2]), num_beams=4, num_return_sequences=3)
+    assert several == translator(SENTENCES[:2], num_beams=4, num_return_sequences=3)
+    for nothing in ((), np.array([], dtype=str), rows.select([])["en"], KeyDataset(rows.select([]), "en")):
+        assert translator(nothing) == []
+
+
+def test_whatever_yields_strings_gives_an_iterator(translator):
+    rows = Dataset.from_dict({"en": SENTENCES}).to_iterable_dataset()
+    expected = [[{"translation_text": text}] for text in TRANSLATIONS]
+    seen = []
+    for sentences in (
+        iter(SENTENCES),
+        map(str, SENTENCES),
+        rows["en"],
+        (seen.append(one) or one for one in SENTENCES),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results = iter(translator(sentences))
+            assert next(results) == expected[0]
+            assert len(seen) < len(SENTENCES)  # nothing is read ahead
+            assert list(results) == expected[1:], type(sentences)
+
+
+def test_what_has_columns_or_holds_no_strings_is_refused(translator):
+    rows = Dataset.from_dict({"en": SENTENCES, "de": TRANSLATIONS})
+    tables = (rows, rows.to_iterable_dataset(), rows.to_iterable_dataset().with_format("torch"), rows.to_pandas())
+    for table in (*tables, DatasetDict({"test": rows}), {"en": SENTENCES}, np.array([SENTENCES])):
+        name = type(table).__name__
+        with pytest.raises(
+            ValueError, match=rf"^inputs must be strings, but a {name} has columns: choose one, such as"
+        ):
+            translator(table)
+    for inputs, found in ((3, "int: 3"), (None, "NoneType"), (b"one", "bytes: b'one'"), ((3,), "int: 3")):
+        with pytest.raises(ValueError, match=f"^a sentence must be a string, not {found}"):
+            translator(inputs)
 
 
 def test_generate_takes_what_the_call_and_the_constructor_give(translator, finished_run):
