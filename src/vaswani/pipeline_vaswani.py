@@ -61,6 +61,8 @@ class TranslationPipeline(Pipeline):
         A sequence-to-sequence model and its tokenizer.
     task : str, default="translation"
         Or ``"translation_XX_to_YY"``, which must name the direction that the model was trained on.
+    src_lang, tgt_lang : str, optional
+        The model's languages, here or at a call: what is translated does not depend on them, but others are refused.
     **kwargs
         As for every transformers pipeline (`device`, `batch_size`, ...), and every option of ``generate()``. Where no
         length is given, neither here nor in the model's settings, an output may have the source's length + 50 tokens,
@@ -69,8 +71,9 @@ class TranslationPipeline(Pipeline):
     Raises
     ------
     ValueError
-        If the task names another direction than the model's, the tokenizer is missing or has another number of types,
-        or an input is no string.
+        If task, `src_lang` or `tgt_lang` name another direction than the model's, or the last two any where the model
+        does not know its languages; if the tokenizer is missing or has another number of types; or if an input is no
+        string.
 
     Examples
     --------
@@ -88,18 +91,34 @@ class TranslationPipeline(Pipeline):
         problem = tokenizer_problem(self.model, self.tokenizer)
         if problem is not None:
             raise ValueError(f"model={self.model.config.name_or_path!r} {problem}")
-        languages = getattr(self.model.config, "source_lang", None), getattr(self.model.config, "target_lang", None)
+        languages = self._languages()
         direction = "translation_{}_to_{}".format(*languages)
         if self.task and self.task != "translation" and all(languages) and self.task != direction:
             raise ValueError(f'task="{self.task}" does not fit this model, which does "{direction}"')
 
+    def _languages(self) -> tuple[str | None, str | None]:
+        config = self.model.config
+        return getattr(config, "source_lang", None), getattr(config, "target_lang", None)
+
+    def _check_languages(self, src_lang: str | None, tgt_lang: str | None) -> None:
+        languages = self._languages()
+        for name, given, own in zip(("src_lang", "tgt_lang"), (src_lang, tgt_lang), languages, strict=True):
+            if given is not None and not own:
+                raise ValueError(f"{name}={given!r} must be left out: this model does not know its languages")
+            if given not in (None, own):
+                direction = "from {!r} to {!r}".format(*languages)
+                raise ValueError(f"{name}={given!r} must be {own!r}: this model translates {direction}")
+
     def _sanitize_parameters(
         self,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         truncation: bool | None = None,
         return_tensors: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict, dict, dict]:
+        self._check_languages(src_lang, tgt_lang)
         preprocess = {} if truncation is None else {"truncation": truncation}
         postprocess = {"return_tensors": return_tensors, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
         return preprocess, generate_kwargs, {name: value for name, value in postprocess.items() if value is not None}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from vaswani import TranslationPipeline
@@ -93,6 +93,37 @@ def test_what_has_columns_or_holds_no_strings_is_refused(translator):
     for inputs, found in ((3, "int: 3"), (None, "NoneType"), (b"one", "bytes: b'one'"), ((3,), "int: 3")):
         with pytest.raises(ValueError, match=f"^a sentence must be a string, not {found}"):
             translator(inputs)
+
+
+def test_the_languages_can_be_named_but_no_others(translator, finished_run):
+    expected = [{"translation_text": TRANSLATIONS[0]}]
+    assert translator(SENTENCES[0], src_lang="en", tgt_lang="de") == expected
+    folder = str(finished_run / "model")
+    assert pipeline("translation", model=folder, src_lang="en", tgt_lang="de")(SENTENCES[0]) == expected
+    assert pipeline("translation_en_to_de", model=folder, tgt_lang="de")(SENTENCES[0], src_lang="en") == expected
+    message = "^tgt_lang='fr' must be 'de': this model translates from 'en' to 'de'$"
+    for call in (
+        lambda: translator(SENTENCES[0], src_lang="en", tgt_lang="fr"),
+        lambda: translator((one for one in SENTENCES), tgt_lang="fr"),
+        lambda: pipeline("translation", model=folder, tgt_lang="fr"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(ValueError, match=r"^src_lang='de' must be 'en'"):
+        translator(SENTENCES[0], src_lang="de", tgt_lang="en")
+
+
+def test_languages_are_refused_where_the_model_does_not_know_its_own():
+    tokenizer = train_tokenizer(["one two three four"], 262)
+    config = MarianConfig(
+        vocab_size=262, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=261, eos_token_id=0,
+        decoder_start_token_id=261,
+    )  # fmt: skip
+    marian = TranslationPipeline(model=MarianMTModel(config), tokenizer=tokenizer, max_new_tokens=2)
+    assert len(marian(("one", "two"))) == 2
+    with pytest.raises(ValueError, match=r"^src_lang='en' must be left out: this model does not know its languages$"):
+        marian("one", src_lang="en")
 
 
 def test_generate_takes_what_the_call_and_the_constructor_give(translator, finished_run):
