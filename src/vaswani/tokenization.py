@@ -1,8 +1,11 @@
 """The shared byte-pair encoding of both languages (section 5.1), built once and shipped as ``tokenizer.json``.
 
 Any UTF-8 text survives encoding and decoding: the alphabet is the 256 bytes, nothing is normalized, and text that
-looks like a special token stays text. ``</s>`` ends every sentence; ``<pad>`` is the last id. Loading needs nothing
-of ours: ``AutoTokenizer`` does it.
+looks like a special token stays text. ``</s>`` ends every sentence; ``<pad>`` is the last id.
+
+Loading needs nothing of ours: ``PreTrainedTokenizerFast.from_pretrained(folder)`` does it anywhere. ``AutoTokenizer``
+does it too, but where this package is not imported it asks whether to trust the folder's code: it loads the model's
+config first, whatever the tokenizer's own files say.
 """
 
 from collections.abc import Iterable
