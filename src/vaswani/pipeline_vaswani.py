@@ -11,9 +11,10 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline
 
+from .generation_vaswani import PAPERS_DECODING
 
-# The paper lets an output grow to the length of its input plus this many tokens (section 6.1).
-EXTRA_TARGET_TOKENS = 50
+
+EXTRA_TARGET_TOKENS = PAPERS_DECODING["extra_target_tokens"]
 
 
 def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
@@ -142,12 +143,11 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape
-        given = generate_kwargs.get("generation_config")
-        given = (given.to_diff_dict() if given is not None else {}) | generate_kwargs
-        lengths = ("max_length", "max_new_tokens", "extra_target_tokens")
-        default = getattr(self.model.generation_config, "extra_target_tokens", None)
-        if default is None and all(given.get(name) is None for name in lengths):
-            generate_kwargs["max_new_tokens"] = source_length + EXTRA_TARGET_TOKENS
+        if self.model.config.model_type != "vaswani":  # ours know their limit
+            given = generate_kwargs.get("generation_config")
+            given = (given.to_diff_dict() if given is not None else {}) | generate_kwargs
+            if all(given.get(name) is None for name in ("max_length", "max_new_tokens")):
+                generate_kwargs["max_new_tokens"] = source_length + EXTRA_TARGET_TOKENS
         output_ids = self.model.generate(**model_inputs, **generate_kwargs)
         # (B * n, T) -> (B, n, T), so that the base class can take a batch apart
         return {"output_ids": output_ids.reshape(batch_size, -1, output_ids.shape[-1])}
