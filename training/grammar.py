@@ -19,6 +19,7 @@ from pathlib import Path
 from training import grammar_lexicon as lexicon
 from training.grammar_lexicon import Noun, Word, adjectives, nouns, urn
 from training.grammar_sentences import Clause, Nominal, NounPhrase, Sentence
+from vaswani.errors import UserError
 
 
 GRAMMAR_VERSION = 1  # to be raised when the same arguments would give another corpus
@@ -232,8 +233,8 @@ def write_corpus(
     ------
     ValueError
         If a number is less than 1 or their sum is more than the grammar yields.
-    OSError
-        If the directory cannot be written.
+    UserError
+        If the directory cannot be written to, as on a full disk.
     """
     directory = Path(directory)
     sizes = {"test": test, "validation": validation, "train": train}
@@ -245,12 +246,15 @@ def write_corpus(
     if all(path.is_file() for path in (record, *files)) and record.read_text(encoding="utf-8") == arguments:
         return directory
     pairs = iter(generate_pairs(sum(sizes.values()), seed))
-    directory.mkdir(parents=True, exist_ok=True)
-    record.unlink(missing_ok=True)  # comes back last, so that it never vouches for files of another run
-    for path, size in files.items():
-        rows = [("en", "de"), *islice(pairs, size)]
-        write_atomically(path, "".join(f"{english}\t{german}\n" for english, german in rows))
-    write_atomically(record, arguments)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        record.unlink(missing_ok=True)  # comes back last, so that it never vouches for files of another run
+        for path, size in files.items():
+            rows = [("en", "de"), *islice(pairs, size)]
+            write_atomically(path, "".join(f"{english}\t{german}\n" for english, german in rows))
+        write_atomically(record, arguments)
+    except OSError as error:
+        raise UserError(f"the corpus cannot be written to {directory}: {error}") from error
     return directory
 
 

@@ -1,4 +1,5 @@
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from datasets import Dataset, concatenate_datasets
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from training import data
+from training import data, grammar
 from training.data import DROP_REASONS, encode, fingerprint, judge, lengths, prepare, read_pairs
 from training.settings import ROOT, TrainingSettings, UserError
 from vaswani.tokenization import train_tokenizer
@@ -156,6 +157,19 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache):
     cache.write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"the data cannot be prepared in .*cache: .*File exists"):
         prepare(from_files(tmp_path))
+
+
+def test_a_full_disk_is_named_by_the_folder_that_is_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(grammar, "generate_pairs", lambda count, seed: [("a sentence", "ein Satz")] * count)
+    given = settings(dataset_name="grammar", output_dir=str(tmp_path / "run"))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # writing more fails as on a full disk
+    try:
+        with pytest.raises(UserError, match=r"the corpus cannot be written to .*run/corpus: .*too large$"):
+            prepare(given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert list((tmp_path / "run" / "corpus").iterdir()) == []
 
 
 @pytest.mark.parametrize(
