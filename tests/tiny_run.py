@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,34 @@ def launch(
     """Train on the corpus in `folder`, as a user would, and return what came of it."""
     line = command(launcher, folder, *flags)
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def end_it_at(step: int, number: int, line: list[str], run: Path) -> tuple[int, str]:
+    """Start a run that writes to `run`, send it a signal once it has logged a step; return its status and words."""
+    said = run.with_suffix(".out")
+    with open(said, "w") as file:
+        process = subprocess.Popen(
+            line, cwd=run.parent, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        while process.poll() is None and step not in logged_steps(run):
+            time.sleep(0.005)
+        assert process.poll() is None, said.read_text()
+        os.killpg(process.pid, number)
+        return process.wait(), said.read_text()
+
+
+def logged_steps(run: Path) -> list[int]:
+    """Return the steps that a run has logged so far."""
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return [json.loads(line)["step"] for line in lines if line.endswith("}")]
+
+
+def rows(run: Path) -> list[dict]:
+    """Return the metrics of a run without what depends on the clock."""
+    parsed = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    clock = ("seconds", "target_tokens_per_second")
+    return [{name: value for name, value in row.items() if name not in clock} for row in parsed]
 
 
 PYTHON = [sys.executable]

@@ -1,4 +1,4 @@
-"""What a run leaves behind and shows: its directory, `metrics.jsonl`, a progress bar, and sample translations."""
+"""What a run writes down and shows: `recipe.toml`, `metrics.jsonl`, a progress bar, and sample translations."""
 
 import json
 import math
@@ -17,66 +17,10 @@ import torch
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
-from training.checkpoints import check_checkpoint
-from training.settings import ROOT, TrainingSettings, UserError, parse_settings, write_recipe
+from training.settings import ROOT, TrainingSettings, write_recipe
 
 
 PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu", "sacremoses")
-
-
-def make_output_dir(name: str | Path) -> Path:
-    """Create an output directory.
-
-    Raises
-    ------
-    UserError
-        If it cannot be written to.
-    """
-    directory = Path(name)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"output_dir={str(name)!r} cannot be written to: {error}") from error
-    return directory
-
-
-def claim_output_dir(settings: TrainingSettings) -> Path:
-    """Create the output directory, unless it cannot be written to or holds another run.
-
-    Raises
-    ------
-    UserError
-        Naming the directory and what stands against it.
-    """
-    directory = make_output_dir(settings.output_dir)
-    if settings.resume_from_checkpoint not in (None, "latest"):
-        check_checkpoint(directory / "checkpoints", settings.resume_from_checkpoint)
-    replaces = settings.overwrite_output_dir or settings.resume_from_checkpoint
-    if _holds_run(directory) and not replaces:
-        changed = "; ".join(changed_settings(directory, settings))
-        raise UserError(
-            f"output_dir={settings.output_dir!r} already holds a run of "
-            f"{f'another recipe ({changed})' if changed else 'the same recipe'}: choose another directory, go on with "
-            "--resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
-        )
-    return directory
-
-
-def _holds_run(directory: Path) -> bool:
-    return (directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()
-
-
-def changed_settings(directory: Path, settings: TrainingSettings) -> list[str]:
-    """Say in which settings the run in a directory, if it holds one, differs from this one."""
-    recipe = directory / "recipe.toml"
-    if not recipe.exists():
-        return []
-    there, here = (parse_settings([str(recipe)]), settings)
-    names = [name for name in vars(here) if getattr(there, name) != getattr(here, name)]
-    return [f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names]
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:

@@ -20,22 +20,30 @@ from training.building import build_model, load_config
 from training.data import Prepared, describe, prepare
 from training.identity import describe_identity
 from training.keeping import Keeper
-from training.logbook import Logbook, claim_output_dir, usable_cores
+from training.logbook import Logbook, usable_cores
 from training.loop import TrainingLoop
 from training.publish import publish, push
+from training.run_directory import claim_output_dir
 from training.settings import TrainingSettings, UserError, parse_settings
 from training.stopping import Interrupted
+from vaswani import VaswaniConfig
 
 
 def main(arguments: list[str]) -> None:
     """Go the whole way: text, ids, batches, loss, checkpoints, published folder."""
     disable_progress_bar()  # transformers' own, at every save; the run's stays
     settings = parse_settings(arguments)
-    directory = claim_output_dir(settings)
     config = load_config(settings)
     accelerator = start_accelerator(settings)
-    set_seed(settings.seed)
+    with claim_output_dir(settings, accelerator):
+        start_trackers(settings, accelerator)
+        set_seed(settings.seed)
+        train_and_publish(settings, config, accelerator)
 
+
+def train_and_publish(settings: TrainingSettings, config: VaswaniConfig, accelerator: Accelerator) -> None:
+    """Train in a directory that no other run writes to."""
+    directory = Path(settings.output_dir)
     # Section 5.1: data and vocabulary.
     prepared = prepare_once(settings, accelerator)
     model = build_model(config, settings, prepared.tokenizer)
@@ -74,7 +82,7 @@ def main(arguments: list[str]) -> None:
 
 
 def start_accelerator(settings: TrainingSettings) -> Accelerator:
-    """Set up devices, processes and trackers, with all cores at work where there is no accelerator."""
+    """Set up devices and processes, with all cores at work where there is no accelerator."""
     log_with = None if settings.report_to == "none" else settings.report_to
     try:
         accelerator = Accelerator(
@@ -93,9 +101,13 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
         keep_freed_memory()
     if settings.tf32:
         torch.set_float32_matmul_precision("high")
+    return accelerator
+
+
+def start_trackers(settings: TrainingSettings, accelerator: Accelerator) -> None:
+    """Start the trackers, which write to the output directory, and tell them the settings."""
     config = {name: value for name, value in vars(settings).items() if isinstance(value, str | int | float)}
     accelerator.init_trackers("vaswani", config=config)
-    return accelerator
 
 
 def keep_freed_memory() -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from training.logbook import changed_settings, usable_cores
+from training.logbook import usable_cores
+from training.run_directory import changed_settings
 from training.settings import ROOT, TrainingSettings, UserError
 from vaswani.cli.interruption import Interrupted, Interruption
 

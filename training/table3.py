@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.building import load_config
 from training.data import prepare
-from training.logbook import make_output_dir
+from training.run_directory import make_output_dir, own
 from training.settings import NAMES, UserError, describe_unknown, names_of
 from training.sweep import Run, check_jobs, default_jobs, run_all
 from training.table3_report import describe, measure, table, write_report
@@ -50,7 +50,15 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(described, indent=1) if options.json else table(described))
         return
     check_jobs(options.jobs)
-    make_output_dir(options.output_dir)
+    with own(make_output_dir(options.output_dir)):
+        fill_table(described, rows, runs, options, shlex.join(["python", "training/table3.py", *arguments]))
+    print((options.output_dir / "table3.md").read_text(encoding="utf-8"))
+
+
+def fill_table(
+    described: list[dict], rows: list[Row], runs: list[Run], options: argparse.Namespace, command: str
+) -> None:
+    """Train the rows that are not finished, and write the table after each."""
     for row, run in zip(rows, runs, strict=True):
         run.check()
         if options.scale != 1:
@@ -58,7 +66,6 @@ def main(arguments: list[str]) -> None:
         load_config(run.settings)
     disable_progress_bar()
     prepare(runs[0].settings)  # once: all rows find vocabulary and pairs cached
-    command = shlex.join(["python", "training/table3.py", *arguments])
 
     def tell(run: Run | None = None) -> None:
         write_report(described, runs, options.output_dir, command)
@@ -70,7 +77,6 @@ def main(arguments: list[str]) -> None:
         run_all(runs, options.jobs, tell)
     finally:
         tell()
-    print((options.output_dir / "table3.md").read_text(encoding="utf-8"))
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -1,18 +1,15 @@
 """A run that is cut off goes on as if nothing had happened; one that adds up tokens adds up to the same anywhere."""
 
-import json
-import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tiny_run import ENVIRONMENT, PYTHON, TORCHRUN, command, launch
+from tiny_run import ENVIRONMENT, PYTHON, TORCHRUN, command, end_it_at, launch, rows
 
 from training.settings import ROOT
 
@@ -24,40 +21,12 @@ FLAGS += ["--average_checkpoints=2", "--max_eval_samples=8"]
 RESUME = ["--resume_from_checkpoint", "latest"]
 
 
-def rows(run: Path) -> list[dict]:
-    """Return the metrics of a run without what depends on the clock."""
-    parsed = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("seconds", "target_tokens_per_second")
-    return [{name: value for name, value in row.items() if name not in clock} for row in parsed]
-
-
 def assert_same(one: Path, other: Path) -> None:
     weights = [load_file(run / "model" / "model.safetensors") for run in (one, other)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert rows(one) == rows(other)
     kept = [sorted(path.name for path in (run / "checkpoints").glob("step-*")) for run in (one, other)]
     assert kept[0] == kept[1] == ["step-0000060", "step-0000070"]
-
-
-def end_it_at(step: int, number: int, launcher: list[str], corpus: Path, run: Path, *flags: str) -> tuple[int, str]:
-    """Start a run, send it a signal once it has logged a step, and return its exit status and what it said."""
-    said = run.with_suffix(".out")
-    with open(said, "w") as file:
-        process = subprocess.Popen(
-            command(launcher, corpus, *flags, "--output_dir", str(run)),
-            cwd=corpus, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        while process.poll() is None and not (run.exists() and step in [row.get("step") for row in _training(run)]):
-            time.sleep(0.005)
-        assert process.poll() is None, said.read_text()
-        os.killpg(process.pid, number)
-        return process.wait(), said.read_text()
-
-
-def _training(run: Path) -> list[dict]:
-    metrics = run / "metrics.jsonl"
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +48,7 @@ def whole(corpus, tmp_path_factory):
 @pytest.mark.parametrize(("launcher", "precision"), [(PYTHON, "bf16"), (TORCHRUN, "no")], ids=["one", "two"])
 def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precision, whole, corpus, tmp_path):
     run, flags = tmp_path / "run", [*FLAGS, f"--mixed_precision={precision}"]
-    status, _ = end_it_at(20, signal.SIGKILL, launcher, corpus, run, *flags)
+    status, _ = end_it_at(20, signal.SIGKILL, command(launcher, corpus, *flags, f"--output_dir={run}"), run)
     assert status == -signal.SIGKILL
     done = launch(launcher, corpus, *flags, "--output_dir", str(run), *RESUME)
     assert "Resumed from" in done.stdout + done.stderr
@@ -88,7 +57,7 @@ def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precisio
 
 def test_after_sigterm_a_run_exits_with_0_and_the_command_that_resumes_it(whole, corpus, tmp_path):
     run, flags = tmp_path / "run", [*FLAGS, "--mixed_precision=bf16"]
-    status, said = end_it_at(20, signal.SIGTERM, PYTHON, corpus, run, *flags)
+    status, said = end_it_at(20, signal.SIGTERM, command(PYTHON, corpus, *flags, f"--output_dir={run}"), run)
     assert status == 0
     assert "Ended (SIGTERM) after step" in said
     assert [path.name for path in (run / "checkpoints").glob("*-interrupted")]

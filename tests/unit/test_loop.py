@@ -18,9 +18,10 @@ from training.checkpoints import list_checkpoints
 from training.data import prepare
 from training.identity import describe_identity
 from training.keeping import Keeper
-from training.logbook import Logbook, claim_output_dir
+from training.logbook import Logbook
 from training.loop import TrainingLoop
 from training.loss import LabelSmoothedObjective
+from training.run_directory import make_output_dir
 from training.settings import UserError, parse_settings
 from training.stopping import Interrupted
 
@@ -34,7 +35,7 @@ def make_loop(corpus, tmp_path):
         given |= {"warmup_steps": 100, "logging_steps": 1, "eval_steps": 0, "save_steps": 0, "max_eval_samples": 4}
         given |= files | {"mixed_precision": "no", "output_dir": str(tmp_path / "run")} | settings
         chosen = parse_settings([f"--{name}={value}" for name, value in given.items()])
-        directory, accelerator = claim_output_dir(chosen), Accelerator(cpu=True)
+        directory, accelerator = make_output_dir(chosen.output_dir), Accelerator(cpu=True)
         prepared = prepare(chosen)
         model = build_model(load_config(chosen), chosen, prepared.tokenizer)
         logbook = Logbook(directory, accelerator, chosen)
