@@ -39,6 +39,7 @@ from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.search_vaswani import length_penalty
 
 
+pytestmark = pytest.mark.smoke
 PAD = 22
 SOURCE = {
     "input_ids": torch.tensor([[5, 9, 14, 3, 7], [8, 2, 11, PAD, PAD], [20, 1, 1, 6, PAD]]),
@@ -188,7 +189,8 @@ def test_seq2seq_trainer_takes_a_fresh_model(tmp_path):
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["vaswani"] = sys.modules["training"] = None  # as if it were not installed
-from transformers import *
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 folder, output = sys.argv[1:]
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)

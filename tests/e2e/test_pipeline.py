@@ -14,6 +14,7 @@ from vaswani import TranslationPipeline
 from vaswani.tokenization import train_tokenizer
 
 
+pytestmark = pytest.mark.smoke
 SENTENCES = ["one two three", "ten nine", "four seven one", "six", "two two"]
 TRANSLATIONS = ["drei zwei eins", "neun zehn", "eins sieben vier", "sechs", "zwei zwei"]
 

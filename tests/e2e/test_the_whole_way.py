@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 import yaml
+from matrix import promised
 from tiny_run import ACCELERATE, launch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -24,6 +25,7 @@ def rows(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.smoke
 def test_it_learns_to_translate_and_to_reorder(finished_run):
     result = rows(finished_run)[-1]
     assert (result["split"], result["step"], result["sentences"]) == ("test", 600, 100)
@@ -57,6 +59,7 @@ def test_the_resolved_recipe_can_be_run_again_and_names_versions_seed_and_hardwa
     assert run["hardware"]
 
 
+@pytest.mark.smoke
 def test_the_published_folder_is_complete(finished_run):
     names = {path.name for path in (finished_run / "model").iterdir()}
     parts = ("configuration", "modeling", "generation", "search", "stepping", "pipeline")
@@ -90,6 +93,7 @@ def test_the_card_says_what_was_measured(finished_run):
     assert "{{" not in card
 
 
+@pytest.mark.smoke
 def test_a_later_evaluation_joins_metrics_card_and_model_index(finished_run, corpus, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished_run, run)
@@ -113,11 +117,13 @@ def test_a_later_evaluation_joins_metrics_card_and_model_index(finished_run, cor
     assert (rows(run)[-1]["step"], rows(run)[-1]["checkpoint"]) == (500, "step-0000500")
 
 
+@pytest.mark.smoke
 def test_the_zero_vector_stays_zero(finished_run):
     model = AutoModelForSeq2SeqLM.from_pretrained(finished_run / "model")
     assert model.model.shared.weight[model.config.pad_token_id].abs().max() == 0
 
 
+@pytest.mark.smoke
 def test_with_the_package_the_three_uses_just_work(finished_run):
     folder = finished_run / "model"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -131,6 +137,7 @@ def test_with_the_package_the_three_uses_just_work(finished_run):
         assert translator(SENTENCES[0]) == [{"translation_text": TRANSLATIONS[0]}]
 
 
+@pytest.mark.smoke
 def test_the_pipeline_takes_what_version_4_took(finished_run):
     translator = pipeline("translation", model=str(finished_run / "model"))
     expected = [{"translation_text": text} for text in TRANSLATIONS]
@@ -170,6 +177,7 @@ def run_without_the_package(tmp_path, *arguments):
     return done.stdout.splitlines()
 
 
+@pytest.mark.smoke
 def test_without_the_package_the_folder_alone_does_the_same_and_so_does_its_copy(finished_run, tmp_path):
     expected = ["|".join(TRANSLATIONS)] * 3
     assert run_without_the_package(tmp_path, finished_run / "model", tmp_path / "copy") == expected
@@ -179,6 +187,7 @@ def test_without_the_package_the_folder_alone_does_the_same_and_so_does_its_copy
     )
 
 
+@pytest.mark.smoke
 def test_checkpoints_load_like_models_and_their_average_is_published(finished_run):
     checkpoints = sorted((finished_run / "checkpoints").iterdir())
     assert [path.name for path in checkpoints] == [f"step-{step:07}" for step in (450, 500, 550, 600)]
@@ -208,5 +217,6 @@ def test_unknown_configs_are_refused_with_the_nearest(corpus, tmp_path):
     assert "config_name='multi30k' must be a folder of hub_configs/ (the nearest is 'multi30k-en-de')" in done.stderr
 
 
+@pytest.mark.smoke
 def test_transformers_is_a_release_that_we_promise():
-    assert (5, 17) <= tuple(map(int, transformers.__version__.split(".")[:2])) < (6, 0)
+    assert promised("transformers").contains(transformers.__version__)

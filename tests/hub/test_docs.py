@@ -19,6 +19,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
+@pytest.mark.smoke
 def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")
@@ -41,6 +42,7 @@ def test_training_commands_are_valid(monkeypatch):
         parse_settings(shlex.split(command, comments=True)[3:])
 
 
+@pytest.mark.smoke
 def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")

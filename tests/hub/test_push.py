@@ -1,8 +1,11 @@
 import subprocess
 import sys
 
+import pytest
 from hub_stand_in import hub_stand_in
 
+
+pytestmark = pytest.mark.smoke
 
 PUSH = """
 import sys

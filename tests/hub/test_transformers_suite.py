@@ -12,17 +12,18 @@ import importlib
 import sys
 import types
 import unittest
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
 import transformers
+from transformers_suite import folder_of
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel
 
 
-SUITE = Path(__file__).parents[2] / ".cache" / f"transformers-{transformers.__version__}" / "tests"
+pytestmark = pytest.mark.smoke
+SUITE = folder_of(transformers.__version__)
 PACKAGE = "transformers_suite"
 COMMON_CONFIG = {"output_attentions": True, "output_hidden_states": True, "architectures": ["Any"], "dtype": "float16"}
 

@@ -50,6 +50,7 @@ def largest_error(model, batch, expected) -> float:
     return max(*errors, abs(loss.item() - expected_loss) / expected_loss)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("overrides", CONFIGS.values(), ids=CONFIGS)
 def test_logits_and_all_gradients_equal_the_equations(overrides, dtype, random_model, batch):
@@ -60,6 +61,7 @@ def test_logits_and_all_gradients_equal_the_equations(overrides, dtype, random_m
     assert error < TOLERANCE[dtype]
 
 
+@pytest.mark.smoke
 def test_a_source_of_3000_tokens_equals_the_equations(random_model):
     model = random_model(d_model=32, encoder_layers=1, decoder_layers=1)
     inputs = {"input_ids": torch.randint(1, 22, (1, 3000)), "labels": torch.randint(1, 22, (1, 3))}

@@ -5,6 +5,7 @@ import torch
 from marian_twin import copy_positions, marian_like
 
 
+pytestmark = pytest.mark.smoke
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Both run the same operations on the same numbers; only the order of some additions might differ (measured: 0).
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

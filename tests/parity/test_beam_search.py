@@ -174,6 +174,7 @@ def test_the_plain_loop_stops_early_and_is_cut_off(random_model):
     assert {*ends} == {True, False}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("beams", [1, 2, 4])
 def test_neither_batch_size_nor_padding_nor_order_changes_a_translation(beams, random_model):
     model = redraw(random_model(vocab_size=50), 0.4)
@@ -192,6 +193,7 @@ def test_neither_batch_size_nor_padding_nor_order_changes_a_translation(beams, r
     assert turned == [together[index] for index in order]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2}, {"min_new_tokens": 5}], ids=str)
 def test_greedy_search_equals_transformers(settings, random_model):
     model = redraw(random_model(vocab_size=50), 0.4)
@@ -204,6 +206,7 @@ def test_greedy_search_equals_transformers(settings, random_model):
     assert_close(ours, theirs.sequences)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @torch.no_grad()
@@ -252,6 +255,7 @@ def test_bfloat16_steps_are_no_worse_than_the_models(beams, random_model):
     assert 0 < errors[0] < 1.5 * errors[1]
 
 
+@pytest.mark.smoke
 def test_a_prefix_is_continued_and_not_counted(random_model):
     model, prefix = redraw(random_model(vocab_size=9), 0.5), (3, 5, 2)
     inputs = sources_of(model, [4, 6])
@@ -271,6 +275,7 @@ def test_a_prefix_is_continued_and_not_counted(random_model):
         assert math.isclose(output.sequences_scores[row], score, abs_tol=1e-4)
 
 
+@pytest.mark.smoke
 def test_no_two_tokens_come_twice_where_that_is_forbidden(random_model):
     model = redraw(random_model(vocab_size=9), 0.5)
     inputs = sources_of(model, [6, 3])
@@ -288,6 +293,7 @@ def test_no_two_tokens_come_twice_where_that_is_forbidden(random_model):
         assert strip(output[row], model) == tokens
 
 
+@pytest.mark.smoke
 def test_scores_of_steps_add_up_to_those_of_sequences(random_model):
     model = redraw(random_model(vocab_size=9), 0.5)
     output = model.generate(

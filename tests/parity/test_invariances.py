@@ -21,6 +21,7 @@ from vaswani import VaswaniForConditionalGeneration
 from vaswani.modeling_vaswani import shift_tokens_right, sinusoids
 
 
+pytestmark = pytest.mark.smoke
 # The same mathematics in another order of additions, on values of about 1 in fp32.
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 # Whatever depends on one width or one depth where another is meant fails with these.

@@ -9,6 +9,9 @@ from training.settings import ROOT, UserError, parse_settings
 from vaswani import VaswaniConfig
 
 
+pytestmark = pytest.mark.smoke
+
+
 def test_it_constructs_with_no_arguments_as_the_base_model():
     config = VaswaniConfig()
     assert (config.d_model, config.encoder_layers, config.decoder_layers, config.encoder_ffn_dim) == (512, 6, 6, 2048)

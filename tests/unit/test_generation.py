@@ -7,6 +7,7 @@ from vaswani.generation_vaswani import DecodingSettings
 from vaswani.search_vaswani import length_penalty
 
 
+pytestmark = pytest.mark.smoke
 THEIR_DEFAULTS = GenerationConfig._get_default_generation_params()
 PAPER = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
 

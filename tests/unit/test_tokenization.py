@@ -6,6 +6,7 @@ from transformers import AutoTokenizer
 from vaswani.tokenization import SMALLEST_VOCAB_SIZE, train_tokenizer
 
 
+pytestmark = pytest.mark.smoke
 SENTENCES = ["The dog sees the cat.", "Der Hund sieht die Katze.", "Ein großer Hund schläft."] * 20
 
 

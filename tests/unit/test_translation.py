@@ -6,6 +6,7 @@ from vaswani.tokenization import train_tokenizer
 from vaswani.translation import load, translate
 
 
+pytestmark = pytest.mark.smoke
 SENTENCES = ["one two", "", "three", "one two three four five six", "  ", "two"]
 
 
