@@ -84,25 +84,40 @@ def _write(path: Path, text: str) -> None:
 
 
 def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that was named, or train the shared one on both sides of the training text.
+    """Load the tokenizer that was named, or that of the model to start from, or train one on both sides of the text.
 
     Raises
     ------
     UserError
-        If the named one is missing, slow or lacks ``</s>`` or ``<pad>``, or the text does not support the vocabulary
-        size.
+        If there is none where it should be, it is unfit, or the text does not support the vocabulary size.
     """
-    name = settings.tokenizer_name
-    if name is None:
-        return _load_own_tokenizer(settings.vocab_size, train_text)
+    for field in ("tokenizer_name", "model_name_or_path"):
+        name = getattr(settings, field)
+        if name is not None:
+            return load_named_tokenizer(name, field)
+    assert settings.vocab_size is not None  # it has a default where there is no model to start from
+    return _load_own_tokenizer(settings.vocab_size, train_text)
+
+
+def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from the folder or Hub id that a setting names.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it is slow or lacks ``</s>`` or ``<pad>``; with the setting.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise UserError(f"tokenizer_name={name!r}: {error}") from error
+    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {reason}") from error
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
-        raise UserError(f"tokenizer_name={name!r} must have an end-of-sentence and a padding token")
+        raise UserError(f"{field}={name!r} must have an end-of-sentence and a padding token")
     if not tokenizer.is_fast:
-        raise UserError(f"tokenizer_name={name!r} is a {type(tokenizer).__name__}: it must have a tokenizer.json")
+        raise UserError(f"{field}={name!r} is a {type(tokenizer).__name__}: it must have a tokenizer.json")
+    for note in ("is_local", "local_files_only"):  # of this machine; it would be published
+        tokenizer.init_kwargs.pop(note, None)
     return tokenizer
 
 

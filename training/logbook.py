@@ -75,9 +75,17 @@ class Logbook:
         Only its main process writes and shows anything.
     settings : TrainingSettings
         Written to `recipe.toml`, with the versions and hardware.
+    origin : dict of str to str, optional
+        What is written there of the model that the run starts from.
     """
 
-    def __init__(self, directory: Path, accelerator: Accelerator, settings: TrainingSettings):
+    def __init__(
+        self,
+        directory: Path,
+        accelerator: Accelerator,
+        settings: TrainingSettings,
+        origin: dict[str, str] | None = None,
+    ):
         self.path = directory / "metrics.jsonl"
         self.accelerator = accelerator
         self.progress = tqdm(
@@ -89,7 +97,7 @@ class Logbook:
                     shutil.rmtree(directory / name, ignore_errors=True)
                 self.path.write_text("", encoding="utf-8")
             (directory / "checkpoints").mkdir(exist_ok=True)
-            write_recipe(settings, describe_run(accelerator), directory / "recipe.toml")
+            write_recipe(settings, describe_run(accelerator) | (origin or {}), directory / "recipe.toml")
 
     def rewind(self, step: int, evaluated: Sequence[int]) -> None:
         """Go back to where a checkpoint was saved: what was logged later will be logged again.

@@ -74,6 +74,7 @@ def write_card(
 ) -> None:
     """Fill `MODEL_CARD.md` with what was measured, and write it as the folder's README.md."""
     languages = [settings.source_lang, settings.target_lang]
+    run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
     name = settings.hub_model_id or Path(settings.output_dir).name
     training_text = _training_text(settings)
     card_data = ModelCardData(
@@ -82,6 +83,8 @@ def write_card(
         library_name="transformers",
         pipeline_tag="translation",
         tags=["vaswani", "transformer", "attention-is-all-you-need"],
+        base_model=run.get("base_model"),
+        base_model_relation="finetune" if "base_model" in run else None,
         datasets=[settings.dataset_name] if _is_hub_name(settings.dataset_name) else None,
         model_name=name,
         eval_results=[
@@ -108,7 +111,7 @@ def write_card(
         config=model.config,
         settings=settings,
         counts=describe(counts),
-        run=tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"],
+        run=run,
     )
     card.save(folder / "README.md")
 

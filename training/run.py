@@ -3,6 +3,7 @@
 accelerate launch training/run.py
 accelerate launch training/run.py training/recipes/multi30k-en-de.toml --output_dir runs/mine --max_steps 1000
 accelerate launch training/run.py runs/mine/recipe.toml --resume_from_checkpoint latest
+accelerate launch training/run.py --model_name_or_path runs/mine/model --output_dir runs/adapted ...
 accelerate launch training/run.py --help
 """
 
@@ -16,6 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
+from training.base_model import load_base_model
 from training.building import build_model, load_config
 from training.data import Prepared, describe, prepare
 from training.identity import describe_identity
@@ -26,29 +28,35 @@ from training.publish import publish, push
 from training.run_directory import claim_output_dir
 from training.settings import TrainingSettings, UserError, parse_settings
 from training.stopping import Interrupted
-from vaswani import VaswaniConfig
+from vaswani import VaswaniForConditionalGeneration
 
 
 def main(arguments: list[str]) -> None:
     """Go the whole way: text, ids, batches, loss, checkpoints, published folder."""
     disable_progress_bar()  # transformers' own, at every save; the run's stays
     settings = parse_settings(arguments)
-    config = load_config(settings)
+    base_model, origin = (None, {}) if settings.model_name_or_path is None else load_base_model(settings)
+    config = load_config(settings) if base_model is None else base_model.config
     accelerator = start_accelerator(settings)
     with claim_output_dir(settings, accelerator):
         start_trackers(settings, accelerator)
         set_seed(settings.seed)
-        train_and_publish(settings, config, accelerator)
+        # Section 5.1: data and vocabulary.
+        prepared = prepare_once(settings, accelerator)
+        model = build_model(config, settings, prepared.tokenizer) if base_model is None else base_model
+        train_and_publish(model, origin, prepared, settings, accelerator)
 
 
-def train_and_publish(settings: TrainingSettings, config: VaswaniConfig, accelerator: Accelerator) -> None:
-    """Train in a directory that no other run writes to."""
+def train_and_publish(
+    model: VaswaniForConditionalGeneration,
+    origin: dict[str, str],
+    prepared: Prepared,
+    settings: TrainingSettings,
+    accelerator: Accelerator,
+) -> None:
+    """Train a model, evaluate it and publish it, in a directory that no other run writes to."""
     directory = Path(settings.output_dir)
-    # Section 5.1: data and vocabulary.
-    prepared = prepare_once(settings, accelerator)
-    model = build_model(config, settings, prepared.tokenizer)
-
-    logbook = Logbook(directory, accelerator, settings)
+    logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
         logbook.say(f"{split}: {describe(count)}")
     together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
@@ -56,9 +64,13 @@ def train_and_publish(settings: TrainingSettings, config: VaswaniConfig, acceler
         f"{model.num_parameters():,} parameters, {accelerator.num_processes} process(es) on "
         f"{accelerator.device.type}{together}, precision {accelerator.mixed_precision}"
     )
+    if origin:
+        logbook.say(describe_origin(origin, f"{settings.source_lang}-{settings.target_lang}"))
     identity = {}
     if accelerator.is_main_process:
-        identity = describe_identity(settings, model.config, prepared.tokenizer, prepared.encoded)
+        identity = describe_identity(
+            settings, model.config, prepared.tokenizer, prepared.encoded, origin.get("base_model_sha256")
+        )
     keeper = Keeper(accelerator, settings, model, identity, logbook.say)
     loop = TrainingLoop(accelerator, settings, prepared, keeper, logbook)
     try:
@@ -128,6 +140,13 @@ def prepare_once(settings: TrainingSettings, accelerator: Accelerator) -> Prepar
         accelerator.wait_for_everyone()
     assert prepared is not None
     return prepared
+
+
+def describe_origin(origin: dict[str, str], direction: str) -> str:
+    """Say what a run starts from, and whether it learns another direction."""
+    said = "Starts from the weights of {base_model}, trained on {base_model_direction}".format(**origin)
+    another = f"; they now learn {direction}, with the vocabulary that they have"
+    return said + (another if origin["base_model_direction"] != direction else "")
 
 
 def how_to_resume(directory: Path) -> str:

@@ -1,10 +1,12 @@
 """Every setting of a training run: one dataclass, which makes the flags, the recipes' keys and the resolved recipe.
 
 A recipe is a TOML file of these keys. Where it ``extends`` another recipe, it has the keys of that one too, unless it
-gives its own. A flag on the command line wins. Names are those of transformers' translation examples where they have
-one.
+gives its own. A flag on the command line wins. One that names another source of text, or a model to start from, also
+takes the place of all that a recipe says of the text, or of the config and the vocabulary. Names are those of
+transformers' translation examples where they have one.
 """
 
+import argparse
 import dataclasses
 import difflib
 import json
@@ -21,6 +23,20 @@ from vaswani.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_RECIPE = ROOT / "training" / "recipes" / "demo.toml"
+DEFAULT_CONFIG, DEFAULT_VOCAB_SIZE = "base-en-de", 37000
+
+# A key of the first kind takes the place of those beside it in a recipe that it is laid over.
+TAKES_THE_PLACE_OF = {
+    "dataset_name": ("train_file", "validation_file", "test_file"),
+    "train_file": ("dataset_name", "dataset_config_name"),
+    "model_name_or_path": ("config_name", "tokenizer_name", "vocab_size"),
+}
+
+EXAMPLES = """Examples:
+  accelerate launch training/run.py training/recipes/demo.toml --max_steps 100
+  accelerate launch training/run.py --model_name_or_path runs/demo/model --train_file new.tsv --validation_file dev.tsv
+      --source_lang en --target_lang de --max_steps 300 --warmup_steps 50 --learning_rate_factor 0.05 ...
+"""
 
 
 def _setting(help_text: str, **kwargs: Any) -> Any:
@@ -61,11 +77,23 @@ class TrainingSettings:
     )
 
     # What to train
-    config_name: str = _setting(
-        "A folder of hub_configs/, a path or a Hub id with a config.json.", default="base-en-de"
+    model_name_or_path: str | None = _setting(
+        "A published model to start from: a folder or a Hub id with config, tokenizer and weights; none means new "
+        "weights. Adam and the schedule begin anew, so set warmup_steps and learning_rate_factor for it.",
+        default=None,
     )
-    tokenizer_name: str | None = _setting("A tokenizer to use; none means to train one.", default=None)
-    vocab_size: int = _setting("Types of the shared vocabulary to train (section 5.1: 37,000).", default=37000)
+    config_name: str | None = _setting(
+        "A folder of hub_configs/, a path or a Hub id with a config.json; none means base-en-de, or the config of "
+        "model_name_or_path.",
+        default=None,
+    )
+    tokenizer_name: str | None = _setting(
+        "A tokenizer to use; none means that of model_name_or_path, or to train one.", default=None
+    )
+    vocab_size: int | None = _setting(
+        "Types of the shared vocabulary to train; none means 37,000 (section 5.1), or those of model_name_or_path.",
+        default=None,
+    )
 
     # How to train (sections 5.1-5.4)
     output_dir: str = _setting("Where everything that the run makes goes.", default="runs/default")
@@ -137,6 +165,9 @@ class TrainingSettings:
     hub_model_id: str | None = _setting("Its name there; none means that of output_dir.", default=None)
 
     def __post_init__(self) -> None:
+        if self.model_name_or_path is None:
+            self.config_name = DEFAULT_CONFIG if self.config_name is None else self.config_name
+            self.vocab_size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
         for name in ("train_file", "validation_file", "test_file"):
             files = getattr(self, name)
             if files is not None:
@@ -159,7 +190,8 @@ class TrainingSettings:
         self._validate_data()
         self._validate_checkpoints()
         steps = ("max_steps", "warmup_steps", "logging_steps", "max_tokens_per_batch", "average_checkpoints")
-        self._require((*steps, "vocab_size", "length_groups"), lambda value: value >= 1, "at least 1")
+        self._require((*steps, "length_groups"), lambda value: value >= 1, "at least 1")
+        self._require(("vocab_size",), lambda value: value is None or value >= 1, "at least 1")
         self._require(("eval_steps", "save_steps", "save_minutes"), lambda value: value >= 0, "at least 0")
         self._require(("max_time",), lambda value: value is None or value > 0, "above 0 minutes")
         self._require(("early_stopping_patience",), lambda value: value is None or value >= 1, "at least 1")
@@ -213,6 +245,10 @@ class TrainingSettings:
 NAMES = [setting.name for setting in dataclasses.fields(TrainingSettings)]
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows the default of each flag, and the examples as they are."""
+
+
 def parse_settings(arguments: list[str]) -> TrainingSettings:
     """Read ``[RECIPE.toml] [--flag value ...]``; with no arguments at all, the demo's recipe.
 
@@ -230,7 +266,8 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
         prog="training/run.py",
         usage="accelerate launch %(prog)s [RECIPE.toml] [--flag value ...]",
         description="Train, evaluate and publish a Transformer. Every flag can stand in the recipe too; flags win.",
-        epilog="Example: accelerate launch training/run.py training/recipes/demo.toml --max_steps 100",
+        epilog=EXAMPLES,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.error = _raise_user_error
@@ -253,7 +290,7 @@ def describe_unknown(kind: str, name: str, known: Iterable[str] = NAMES) -> str:
 
 def names_of(flags: Iterable[str]) -> list[str]:
     """Return the names of the settings that flags give, such as "seed" of ``--seed=1`` or ``--seed 1``."""
-    return [flag.removeprefix("--").split("=")[0] for flag in flags if flag.startswith("--")]
+    return [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -262,18 +299,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
-    """Read a recipe as flags, but for another source of text than the one that `flags` name.
+    """Read a recipe as flags, except for the keys whose place `flags` take.
 
     Its ``[run]`` table is what an earlier run noted of itself, and is skipped.
     """
-    given = names_of(flags)
-    datasets, files = ("dataset_name", "dataset_config_name"), ("train_file", "validation_file", "test_file")
-    replaced = datasets if "train_file" in given else files if "dataset_name" in given else ()
     arguments = []
-    for name, value in load_recipe(path).items():
-        if name not in replaced:
-            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    for name, value in what_remains(load_recipe(path), names_of(flags)).items():
+        arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return arguments
+
+
+def what_remains(recipe: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
+    """Return a recipe without the keys whose place the given ones take."""
+    replaced = {name for key in given for name in TAKES_THE_PLACE_OF.get(key, ())}
+    return {name: value for name, value in recipe.items() if name not in replaced}
 
 
 def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
@@ -290,7 +329,9 @@ def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
     for name in recipe:
         if name not in NAMES:
             raise UserError(f"{path}: " + describe_unknown("key", name))
-    return recipe if origin is None else load_recipe(path.parent / origin, path, *extended_by) | recipe
+    if origin is None:
+        return recipe
+    return what_remains(load_recipe(path.parent / origin, path, *extended_by), recipe) | recipe
 
 
 def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) -> None:

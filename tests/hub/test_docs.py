@@ -15,8 +15,8 @@ from training.settings import ROOT, parse_settings
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, document: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document, flags=re.DOTALL)
 
 
 @pytest.mark.smoke
@@ -32,12 +32,14 @@ def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("translation_text") == 2
 
 
-def test_training_commands_are_valid(monkeypatch):
+@pytest.mark.parametrize(("name", "least"), [("README.md", 5), ("docs/fine-tuning.md", 3)])
+def test_training_commands_are_valid(name, least, monkeypatch):
     monkeypatch.chdir(ROOT)
-    commands = [
-        line for block in blocks("bash") for line in block.splitlines() if line.startswith("accelerate launch")
+    lines = [
+        line for block in blocks("bash", (ROOT / name).read_text(encoding="utf-8")) for line in block.splitlines()
     ]
-    assert len(commands) >= 5
+    commands = [line for line in lines if line.startswith("accelerate launch")]
+    assert len(commands) >= least
     for command in commands:
         parse_settings(shlex.split(command, comments=True)[3:])
 

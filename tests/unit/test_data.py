@@ -175,7 +175,7 @@ def test_a_full_disk_is_named_by_the_folder_that_is_on_it(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("tokenizer", "message"),
     [
-        (None, "tokenizer_name='.*named': .*named"),
+        (None, "tokenizer_name='.*named' has no tokenizer that can be loaded: .*named"),
         (Tokenizer(models.WordLevel({"a": 0})), "must have an end-of-sentence and a padding token"),
     ],
 )
@@ -190,6 +190,15 @@ def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "named")
     prepared = prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
     assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
+
+
+def test_the_tokenizer_of_the_model_to_start_from_is_used(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "base")
+    prepared = prepare(from_files(tmp_path, vocab_size=None, model_name_or_path=str(tmp_path / "base")))
+    assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
+    prepared.tokenizer.save_pretrained(tmp_path / "again")
+    for path in (tmp_path / "base").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_vocabulary_that_the_text_does_not_support_is_refused(tmp_path):

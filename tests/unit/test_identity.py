@@ -15,6 +15,16 @@ def test_differences_name_subject_setting_and_both_values():
     assert differences(here, here) == []
 
 
+def test_another_base_model_is_a_difference_and_so_is_none():
+    old, one, none = {"recipe": {}}, {"recipe": {}, "base_model": {"sha256": "ab"}}, {"recipe": {}, "base_model": {}}
+    assert differences(one, {"recipe": {}, "base_model": {"sha256": "cd"}}) == [
+        "base_model's sha256 is 'ab' there, 'cd' here"
+    ]
+    assert differences(one, none) == ["base_model's sha256 is 'ab' there, None here"]
+    assert differences(none, one) == differences(old, one) == ["base_model's sha256 is None there, 'ab' here"]
+    assert differences(old, none) == []  # saved before there were base models
+
+
 def test_what_changes_an_update_is_not_free():
     names = {setting.name for setting in dataclasses.fields(TrainingSettings)}
     assert names >= FREE

@@ -47,6 +47,28 @@ def test_text_that_is_given_takes_the_place_of_the_recipes(tmp_path):
         parse_settings([given, *files, "--dataset_name", "z"])
 
 
+def test_a_model_to_start_from_takes_the_place_of_the_recipes_config_and_vocabulary(tmp_path):
+    given = recipe(tmp_path, 'config_name = "demo"\nvocab_size = 1500\ntokenizer_name = "t"\nmax_steps = 7\n')
+    (tmp_path / "child.toml").write_text('extends = "recipe.toml"\nmodel_name_or_path = "m"\n')
+    started = ([given, "--model_name_or_path=m"], [given, "--model-name-or-path", "m"], [str(tmp_path / "child.toml")])
+    for arguments in started:
+        settings = parse_settings(arguments)
+        assert (settings.config_name, settings.vocab_size, settings.tokenizer_name) == (None, None, None)
+        assert (settings.model_name_or_path, settings.max_steps) == ("m", 7)
+    write_recipe(settings, {}, tmp_path / "resolved.toml")
+    assert parse_settings([str(tmp_path / "resolved.toml")]) == settings
+
+
+def test_what_is_given_beside_a_model_to_start_from_stays_to_be_compared(tmp_path):
+    flags = ["--model_name_or_path=m", "--config_name=demo", "--vocab_size=5", "--tokenizer_name=t"]
+    in_recipe = recipe(
+        tmp_path, 'model_name_or_path = "m"\nconfig_name = "demo"\nvocab_size = 5\ntokenizer_name = "t"'
+    )
+    for arguments in ([*GIVEN, *flags], [in_recipe]):
+        settings = parse_settings(arguments)
+        assert (settings.config_name, settings.vocab_size, settings.tokenizer_name) == ("demo", 5, "t")
+
+
 def test_a_recipe_takes_over_what_the_one_that_it_extends_has(tmp_path):
     (tmp_path / "recipes").mkdir()
     recipe(tmp_path, "max_steps = 7\nseed = 3\n[run]\ntorch = 'x'\n")
@@ -54,6 +76,14 @@ def test_a_recipe_takes_over_what_the_one_that_it_extends_has(tmp_path):
     (tmp_path / "recipes" / "grandchild.toml").write_text('extends = "child.toml"\nwarmup_steps = 5\n')
     settings = parse_settings([str(tmp_path / "recipes" / "grandchild.toml")])
     assert (settings.max_steps, settings.seed, settings.warmup_steps) == (7, 4, 5)
+
+
+def test_a_recipe_may_take_other_text_than_the_one_that_it_extends(tmp_path):
+    recipe(tmp_path, 'dataset_config_name = "y"\n')
+    files = 'train_file = ["a.tsv"]\nvalidation_file = ["b.tsv"]\n'
+    (tmp_path / "child.toml").write_text(f'extends = "recipe.toml"\n{files}')
+    settings = parse_settings([str(tmp_path / "child.toml")])
+    assert (settings.dataset_name, settings.dataset_config_name, settings.train_file) == (None, None, ["a.tsv"])
 
 
 def test_a_recipe_that_extends_itself_is_refused(tmp_path):
@@ -99,6 +129,7 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         ),
         (["--average_checkpoints", "5", "--save_total_limit", "3"], "save_total_limit=3 must be at least"),
         (["--max_tokens_per_device", "100"], "max_tokens_per_device=100 must hold .* max_source_length=256"),
+        (["--vocab_size", "0"], "vocab_size=0 must be at least 1"),
         (["--length_groups", "0"], "length_groups=0 must be at least 1"),
         (["--max_time", "0"], "max_time=0.0 must be above 0 minutes"),
         (["--early_stopping_patience", "0"], "early_stopping_patience=0 must be at least 1"),
@@ -129,6 +160,15 @@ def test_bad_recipes_are_one_clear_sentence(tmp_path, text, message):
 def test_a_missing_recipe_is_named(tmp_path):
     with pytest.raises(UserError, match=r"absent\.toml cannot be read"):
         parse_settings([str(tmp_path / "absent.toml")])
+
+
+def test_help_shows_how_to_start_from_a_published_model(capsys):
+    with pytest.raises(SystemExit):
+        parse_settings(["--help"])
+    said = capsys.readouterr().out
+    example = said.split("Examples:\n")[1].split("accelerate launch training/run.py ")[2]
+    assert "--model_name_or_path MODEL_NAME_OR_PATH" in said
+    assert parse_settings(example.replace("...", "").split()).model_name_or_path == "runs/demo/model"
 
 
 def test_every_setting_has_its_help():

@@ -145,6 +145,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--budget", "24999"], "budget=24999 target tokens do not suffice for one update .*=25,000"),
         (["--budget", "0"], "budget=0 target tokens do not suffice"),
         (["--config_name", "base-en-de"], "--config_name is no flag of the whole table: each row has its own"),
+        (["--model_name_or_path=x"], "--model_name_or_path is no flag of the whole table: its rows begin with new"),
         (["--label_smoothing=0.3"], "--label_smoothing is no flag of the whole table"),
         (["--max_steps", "10"], "--max_steps is no flag of the whole table: --budget sets it"),
         (["--max_tokens", "10"], "unknown flag '--max_tokens': the nearest known one is 'max_tokens_per_"),
