@@ -50,7 +50,7 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     if len(paths) == 2:
         if set(forms) & {*READERS, ".parquet"}:
             raise UserError(f"{' and '.join(paths)} must be one file, or two aligned text files: a sentence a line")
-        return _build(_read_aligned, _in_order(paths, languages), languages)
+        return _build(_read_aligned, _in_order(paths, names, languages), languages)
     if forms[0] == ".parquet":
         return _read_parquet(paths[0])
     if forms[0] not in READERS:
@@ -61,9 +61,9 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     return _build(READERS[forms[0]], paths, languages)
 
 
-def _in_order(paths: list[str], languages: tuple[str, str]) -> list[str]:
-    """Put two files in the order of the languages, if their names end in these."""
-    endings = [Path(name_within(path)).suffix.removeprefix(".") for path in paths]
+def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) -> list[str]:
+    """Put two files in the order of the languages, if their names, without compression, end in these."""
+    endings = [Path(name).suffix.removeprefix(".") for name in names]
     if len(set(endings)) == 2 and set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
         raise UserError(
             f"the names of {' and '.join(paths)} end in language codes, {list_names(endings)}, but must end in "
