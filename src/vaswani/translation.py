@@ -87,8 +87,8 @@ def translate(
     sentences: Sequence[str],
     max_batch_tokens: int = 4096,
     with_scores: bool = False,
-    max_source_length: int | None = None,
     on_batch: Callable[[int], object] = lambda translated: None,
+    max_source_length: int | None = None,
     **generate_kwargs: Any,
 ) -> list[list[Hypothesis]]:
     """Translate sentences, the longest first.
@@ -103,11 +103,11 @@ def translate(
         Most source tokens of a batch, padding included; a longer sentence is a batch of its own.
     with_scores : bool, default=False
         Whether to score the translations.
+    on_batch : callable, optional
+        Called after each batch with its number of sentences, and with that of the empty ones; may raise to end it.
     max_source_length : int or None, default=None
         Translate only so many tokens of a longer sentence, ``</s>`` included, with a warning. A model with a table of
         positions has a limit of its own.
-    on_batch : callable, optional
-        Called after each batch with its number of sentences, and with that of the empty ones; may raise to end it.
     **generate_kwargs
         As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
         paper (section 6.1).

@@ -102,7 +102,13 @@ def translate_lines(options: argparse.Namespace, interruption: Interruption) -> 
     ) as progress:
         for sentences in read_sentences(source, options, done, errors):
             translations = translate(
-                model, tokenizer, sentences, options.max_batch_tokens, options.scores, progress.update, **arguments
+                model,
+                tokenizer,
+                sentences,
+                max_batch_tokens=options.max_batch_tokens,
+                with_scores=options.scores,
+                on_batch=progress.update,
+                **arguments,
             )
             with interruption.deferred():
                 write_lines(target, [line for hypotheses in translations for line in as_lines(hypotheses)])
