@@ -156,7 +156,7 @@ class TrainingLoop:
     def update(self, update: Update, rate: float, *votes: float) -> list[float]:
         """Do one optimizer update, whose loss is the mean over the target tokens of all micro-batches and processes.
 
-        An update whose loss or gradient is not finite leaves the weights as they are. So does one that is interrupted
+        An update whose loss or gradient is not finite leaves the weights as they are. So does one that a signal ends
         between two micro-batches, which several processes do not do: they have to agree first.
 
         Returns
@@ -170,8 +170,8 @@ class TrainingLoop:
         # Data-parallel training averages gradients over the processes, hence their number.
         scale = accelerator.num_processes / update.target_tokens
         for number, batch in enumerate(update.batches, start=1):
-            if accelerator.num_processes == 1 and number > 1:
-                self.stop.check()  # an update may take minutes on a CPU
+            if accelerator.num_processes == 1 and number > 1 and self.stop.signal is not None:
+                raise Interrupted(self.stop.signal)  # an update may take minutes on a CPU
             is_last = number == len(update.batches)
             with nullcontext() if is_last else accelerator.no_sync(self.objective):
                 parts = self.objective(*(tensor.to(device, non_blocking=True) for tensor in batch))
