@@ -42,7 +42,7 @@ test-matrix: $(READY)
 
 # Uses the machine's own Python and torch, whose CUDA fits its driver.
 gpu:
-	$(PYTHON) training/gpu.py
+	$(PYTHON) training/benchmarks/gpu.py
 
 hf-suite: $(READY)
 	$(BIN)/python tests/transformers_suite.py

@@ -3,7 +3,7 @@
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from vaswani.modeling_vaswani import sinusoids
+from vaswani.models.modeling_vaswani import sinusoids
 
 
 def marian_like(config) -> MarianMTModel:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from training import benchmark_generate, benchmark_plan, benchmark_train
-from training.logbook import PACKAGES, describe_hardware
-from training.settings import UserError
+from training.benchmarks import generation, planning, training
+from training.machine import PACKAGES, describe_hardware
+from vaswani.errors import UserError
 
 
 class Benchmark(NamedTuple):
@@ -30,9 +30,9 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "plan": Benchmark(benchmark_plan.add_flags, benchmark_plan.run),
-    "train": Benchmark(benchmark_train.add_flags, benchmark_train.run),
-    "generate": Benchmark(benchmark_generate.add_flags, benchmark_generate.run),
+    "plan": Benchmark(planning.add_flags, planning.run),
+    "train": Benchmark(training.add_flags, training.run),
+    "generate": Benchmark(generation.add_flags, generation.run),
 }
 
 

@@ -18,15 +18,16 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from training.data import encode
+from training.data.preparation import encode
 from training.judging import evaluate, translate_all
-from training.metrics.translation_scores.protocols import check_language, moses_languages, score, suspicions
 from training.recording import origin, record
-from training.settings import TrainingSettings, UserError
-from training.significance import compare
+from training.settings import TrainingSettings
 from training.test_sets import TestSet, read_hypotheses, read_test_set, wrong_size
 from vaswani.cli import Parser
 from vaswani.cli.flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from vaswani.errors import UserError
+from vaswani.scoring.protocols import check_language, moses_languages, score, suspicions
+from vaswani.scoring.significance import compare
 from vaswani.translation import load
 
 

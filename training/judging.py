@@ -9,11 +9,11 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training.batching import collate, cut, plan_epoch
-from training.data import lengths, read_pairs
-from training.loss import label_smoothed_sums
-from training.metrics.translation_scores.translation_scores import TranslationScores
-from vaswani.generation_vaswani import DecodingSettings, VaswaniGenerationMixin
+from training.data.batch_plan import collate, cut, plan_epoch
+from training.data.preparation import lengths, read_pairs
+from training.objective.loss import label_smoothed_sums
+from vaswani.models.generation_vaswani import DecodingSettings, VaswaniGenerationMixin
+from vaswani.scoring.scoring import TranslationScores
 from vaswani.translation import translate
 
 

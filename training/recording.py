@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.publish import add_to_card
+from training.publishing.folder import add_to_card
 
 
 def origin(model: str) -> dict[str, Any]:

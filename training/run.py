@@ -17,18 +17,20 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
-from training.base_model import load_base_model
-from training.building import build_model, load_config
-from training.data import Prepared, describe, prepare
-from training.identity import describe_identity
-from training.keeping import Keeper
-from training.logbook import Logbook, usable_cores
-from training.loop import TrainingLoop
-from training.publish import publish, push
-from training.run_directory import claim_output_dir
-from training.settings import TrainingSettings, UserError, parse_settings
-from training.stopping import Interrupted
+from training.data.preparation import Prepared, describe, prepare
+from training.machine import usable_cores
+from training.publishing.folder import publish, push
+from training.settings import TrainingSettings, parse_settings
+from training.trainer.base_model import load_base_model
+from training.trainer.checkpoint_manager import Keeper
+from training.trainer.fingerprint import describe_identity
+from training.trainer.logbook import Logbook
+from training.trainer.loop import TrainingLoop
+from training.trainer.model import build_model, load_config
+from training.trainer.run_directory import claim_output_dir
+from training.trainer.stopping import Interrupted
 from vaswani import VaswaniForConditionalGeneration
+from vaswani.errors import UserError
 
 
 def main(arguments: list[str]) -> None:

@@ -18,14 +18,15 @@ from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
 
-from training.building import load_config
-from training.data import prepare
-from training.run_directory import make_output_dir, own
-from training.settings import NAMES, UserError, describe_unknown, names_of
-from training.sweep import Run, check_jobs, default_jobs, run_all
-from training.table3_report import describe, measure, table, write_report
-from training.table3_rows import ROWS, Row, choose_rows, write_config
+from training.data.preparation import prepare
+from training.settings import NAMES, describe_unknown, names_of
+from training.tables.report import describe, measure, table, write_report
+from training.tables.rows import ROWS, Row, choose_rows, write_config
+from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.trainer.model import load_config
+from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
+from vaswani.errors import UserError
 
 
 # In these the rows differ, or must not: Table 3 has no averaging.

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
-from training.parallel_files import read_lines
-from training.reading import load_split
-from training.settings import TrainingSettings, UserError
+from training.data.corpora import load_split
+from training.settings import TrainingSettings
+from vaswani.errors import UserError
+from vaswani.text.parallel import read_lines
 
 
 # The sets of section 6.1: the one on which choices were made, and the one that is reported.

@@ -7,9 +7,9 @@ Importing this package registers the model with `AutoConfig`, `AutoModel` and `A
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
 from transformers.models.auto import modeling_auto
 
-from .configuration_vaswani import VaswaniConfig
-from .modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
-from .pipeline_vaswani import TranslationPipeline
+from .models.configuration_vaswani import VaswaniConfig
+from .models.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
+from .models.pipeline_vaswani import TranslationPipeline
 
 
 __version__ = "0.1.0"

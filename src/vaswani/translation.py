@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError
-from .generation_vaswani import VaswaniGenerationMixin
-from .pipeline_vaswani import EXTRA_TARGET_TOKENS, tokenizer_problem
+from .models.generation_vaswani import VaswaniGenerationMixin
+from .models.pipeline_vaswani import EXTRA_TARGET_TOKENS, tokenizer_problem
 
 
 logger = logging.getLogger(__name__)

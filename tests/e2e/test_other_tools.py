@@ -36,7 +36,7 @@ from transformers.masking_utils import sdpa_mask
 
 from training.settings import ROOT
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani.search_vaswani import length_penalty
+from vaswani.models.search_vaswani import length_penalty
 
 
 pytestmark = pytest.mark.smoke

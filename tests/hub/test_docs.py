@@ -93,17 +93,15 @@ def test_make_targets_exist():
 
 def test_the_tree_matches_what_is_there():
     tree = README.split("## The house\n\n```\n")[1].split("```")[0]
-    folder = ROOT
+    listed, folders = set(), [ROOT]
     for line in tree.splitlines():
-        name = line.split()[0]
-        if name.endswith("/") and not line.startswith(" "):
-            folder = ROOT / name
-        path = folder / name if line.startswith(" ") else ROOT / name
-        assert path.exists(), name
-    listed = set(re.findall(r"(?<![*\w])\w+\.py\b", tree))
-    patterns = ("src/vaswani/*.py", "src/vaswani/*/*.py", "training/*.py", "training/metrics/*/*.py")
-    modules = {path.name for pattern in patterns for path in ROOT.glob(pattern)}
-    assert modules - {"__init__.py"} == listed
+        name, depth = line.split()[0], (len(line) - len(line.lstrip())) // 2
+        path = folders[depth] / name
+        assert path.exists(), path
+        folders[depth + 1 :] = [path]
+        listed.add(path)
+    modules = {path for folder in ("src", "training") for path in (ROOT / folder).rglob("*.py")}
+    assert {path for path in listed if path.suffix == ".py"} == {path for path in modules if path.stem != "__init__"}
 
 
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.md") for path in ROOT.glob(pattern))

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.smoke
 PUSH = """
 import sys
 from pathlib import Path
-from training.publish import push
+from training.publishing.folder import push
 from training.settings import TrainingSettings
 print(push(Path(sys.argv[1]), TrainingSettings(hub_model_id="me/model")))
 """

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from vaswani import modeling_vaswani
-from vaswani.modeling_vaswani import VaswaniAttention, VaswaniStack
+from vaswani.models import modeling_vaswani
+from vaswani.models.modeling_vaswani import VaswaniAttention, VaswaniStack
 
 
 # Relative to the largest entry of each tensor. A result passes through some hundred operations in a row, each of which

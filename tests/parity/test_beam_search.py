@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from vaswani import search_vaswani, stepping_vaswani
-from vaswani.search_vaswani import length_penalty
-from vaswani.stepping_vaswani import FusedSteps, ModelSteps, make_steps
+from vaswani.models import incremental_vaswani, search_vaswani
+from vaswani.models.incremental_vaswani import FusedSteps, ModelSteps, make_steps
+from vaswani.models.search_vaswani import length_penalty
 
 
 # The same mathematics in another order of additions, on values of about 10 in fp32.
@@ -132,7 +132,7 @@ def both_kinds_of_steps(model, source: dict[str, torch.Tensor], beams: int) -> l
         given = {"encoder_outputs": (states.repeat_interleave(beams, 0),), "use_cache": True}
         given["attention_mask"] = source["attention_mask"].repeat_interleave(beams, 0)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stepping_vaswani, "is_as_written", lambda model, is_fast=is_fast: is_fast)
+            patch.setattr(incremental_vaswani, "is_as_written", lambda model, is_fast=is_fast: is_fast)
             made.append(make_steps(model, given["attention_mask"], beams, given))
     assert [type(steps) for steps in made] == [FusedSteps, ModelSteps]
     return made
@@ -141,7 +141,7 @@ def both_kinds_of_steps(model, source: dict[str, torch.Tensor], beams: int) -> l
 @pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "by the model"])
 @pytest.mark.parametrize("beams", range(2, 9))
 def test_it_equals_a_plain_loop(beams, is_fast, random_model, monkeypatch):
-    monkeypatch.setattr(stepping_vaswani, "is_as_written", lambda model: is_fast)
+    monkeypatch.setattr(incremental_vaswani, "is_as_written", lambda model: is_fast)
     model = random_model(vocab_size=9)
     for alpha in (0.6, 1.5, -1.0):
         redraw(model, 0.5)

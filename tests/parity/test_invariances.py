@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from vaswani import VaswaniForConditionalGeneration
-from vaswani.modeling_vaswani import shift_tokens_right, sinusoids
+from vaswani.models.modeling_vaswani import shift_tokens_right, sinusoids
 
 
 pytestmark = pytest.mark.smoke

@@ -24,11 +24,11 @@ from tqdm.auto import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
-from vaswani.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
+from vaswani.interruption import Interrupted, Interruption
+from vaswani.text.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
 from vaswani.translation import Hypothesis, load, translate
 
 from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
-from .interruption import Interrupted, Interruption
 
 
 SUMMARY = "translate a file or a pipe, a sentence a line"

@@ -1,0 +1,69 @@
+"""Whether one system is better than another, or only luckier with this test set: sacreBLEU's paired tests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sacrebleu
+from sacrebleu.significance import PairedTest
+
+from vaswani.scoring.protocols import multi_bleu, prepare
+
+
+BOOTSTRAP_SAMPLES = 1000
+RANDOMIZATION_TRIALS = 10_000
+
+
+def compare(
+    system: Sequence[str],
+    baseline: Sequence[str],
+    references: Sequence[str],
+    target_lang: str | None = "de",
+    lowercase: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Compare two systems by paired bootstrap resampling and by approximate randomization.
+
+    Parameters
+    ----------
+    system, baseline, references : sequence of str
+        Plain text, a sentence each.
+    target_lang, lowercase
+        As for `score`.
+
+    Returns
+    -------
+    dict of str to dict
+        For `sacrebleu` and, with a language, `paper_bleu`: the scores of `system` and `baseline`, their `difference`,
+        `bootstrap_p_value`, `randomization_p_value` (both two-sided), and of each system the bootstrap's mean and half
+        width of the 95% confidence interval.
+
+    Notes
+    -----
+    The seed is sacreBLEU's, 12345 unless `SACREBLEU_SEED` says otherwise.
+    """
+    results = {
+        "sacrebleu": _compare(sacrebleu.BLEU(lowercase=lowercase, force=True), system, baseline, references),
+    }
+    if target_lang is not None:
+        sides = (prepare(side, target_lang, split=True) for side in (system, baseline, references))
+        results["paper_bleu"] = _compare(multi_bleu(lowercase), *sides)
+    return results
+
+
+def _compare(
+    metric: sacrebleu.BLEU, system: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    systems = [("baseline", list(baseline)), ("system", list(system))]
+    tests = {}
+    for test, samples in (("bs", BOOTSTRAP_SAMPLES), ("ar", RANDOMIZATION_TRIALS)):
+        tests[test] = PairedTest(systems, {"BLEU": metric}, [list(references)], test, samples)()[1]["BLEU"]
+    bases, news = ([tests[test][column] for test in ("bs", "ar")] for column in (0, 1))
+    # sacreBLEU counts resamples that differ by more than was observed, and so calls equal systems different.
+    differ = bases[0].score != news[0].score
+    row: dict[str, Any] = {"difference": news[0].score - bases[0].score}
+    for name, result in (("system", news[0]), ("baseline", bases[0])):
+        row |= {name: result.score, f"{name}_mean": result.mean, f"{name}_confidence": result.ci}
+    row |= {
+        "bootstrap_p_value": news[0].p_value if differ else 1.0,
+        "randomization_p_value": news[1].p_value if differ else 1.0,
+    }
+    return {name: round(float(value), 4) for name, value in row.items()}

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+from training.data.corpora import load_text
+from training.settings import ROOT, TrainingSettings
+from vaswani.errors import UserError
+
+
+def settings(**kwargs) -> TrainingSettings:
+    return TrainingSettings(**{"source_lang": "en", "target_lang": "de"} | kwargs)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_files_are_read_in_either_direction_and_samples_limited(tmp_path):
+    paths = [write(tmp_path / "pairs.tsv", "en\tde\na b\tc d\ne f\tg h\ni j\tk l\n")]
+    text = load_text(settings(train_file=paths, validation_file=paths, max_train_samples=2))
+    assert list(text) == ["train", "validation"]
+    assert text["train"]["source"][:] == ["a b", "e f"]
+    turned = load_text(settings(source_lang="de", target_lang="en", train_file=paths, validation_file=paths))
+    assert text["validation"]["target"][:] == turned["validation"]["source"][:] == ["c d", "g h", "k l"]
+
+
+def test_a_missing_file_dataset_configuration_split_or_language_is_named(tmp_path):
+    Dataset.from_list([{"translation": {"en": "a", "de": "b"}}]).to_parquet(tmp_path / "hub/x/train-0.parquet")
+    write(
+        tmp_path / "hub/README.md",
+        "---\nconfigs:\n- config_name: x\n  data_files:\n  - split: train\n    path: x/train-*\n"
+        "- config_name: y\n  data_files:\n  - split: train\n    path: x/train-*\n---\n",
+    )
+    hub = str(tmp_path / "hub")
+    for given, message in [
+        ({"train_file": ["absent.tsv"], "validation_file": ["absent.tsv"]}, "absent.tsv does not exist"),
+        ({"dataset_name": str(tmp_path / "none")}, "none' is neither a local folder nor a dataset"),
+        ({"dataset_name": hub}, "dataset_config_name is missing: .* has 'x', 'y'"),
+        ({"dataset_name": hub, "dataset_config_name": "z"}, "dataset_config_name='z' must be one of 'x', 'y'"),
+        ({"dataset_name": hub, "dataset_config_name": "x"}, "has no split 'validation', only 'train'"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            load_text(settings(**given))
+    Dataset.from_list([{"en": "a", "de": "b"}]).to_parquet(tmp_path / "flat.parquet")
+    paths = [str(tmp_path / "flat.parquet")]
+    with pytest.raises(UserError, match="target_lang='fr' must be one of the columns of the train text: 'en', 'de'"):
+        load_text(settings(target_lang="fr", train_file=paths, validation_file=paths))
+
+
+def test_columns_that_hold_no_text_are_refused(tmp_path):
+    Dataset.from_dict({"en": ["a", "b"], "de": [1, 2]}).to_parquet(tmp_path / "numbers.parquet")
+    paths = [str(tmp_path / "numbers.parquet")]
+    with pytest.raises(UserError, match=r"column 'de' of the train text must hold text, but holds Value\('int64'\)"):
+        load_text(settings(train_file=paths, validation_file=paths))
+
+
+SHARED = ROOT.parent / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data sets are not beside this checkout")
+@pytest.mark.parametrize(
+    ("name", "config", "languages", "lines"),
+    [
+        ("multi30k", "en-de", ("en", "de"), (29_000, 1_014, 1_000)),
+        ("wmt14", "de-en", ("en", "de"), (223_859, 3_000, 3_003)),
+        ("wmt14", "de-en", ("de", "en"), (223_859, 3_000, 3_003)),
+        ("wmt14", "fr-en", ("en", "fr"), (751_833, 3_000, 3_003)),
+    ],
+)
+def test_real_text_in_the_hubs_layout_is_read_in_either_direction(name, config, languages, lines):
+    source, target = languages
+    given = settings(
+        dataset_name=str(SHARED / name), dataset_config_name=config, source_lang=source, target_lang=target
+    )
+    text = load_text(given)
+    assert tuple(len(rows) for rows in text.values()) == lines
+    assert text["train"].column_names == ["source", "target"]

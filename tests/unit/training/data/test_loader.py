@@ -1,0 +1,72 @@
+import itertools
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from training.data.loader import load_updates, plan_updates
+from training.settings import TrainingSettings
+
+
+@pytest.fixture
+def rows():
+    generator = np.random.default_rng(0)
+    sides = [[[*range(1, length), 0] for length in generator.integers(2, 30, 300)] for _ in range(2)]
+    return Dataset.from_dict({"input_ids": sides[0], "labels": sides[1]})
+
+
+def lengths_of(rows):
+    return tuple(np.array([len(row) for row in rows[side]]) for side in ("input_ids", "labels"))
+
+
+def take(rows, count, start=(0, 0), process=0, processes=1, **settings):
+    given = {"max_tokens_per_batch": 400, "max_tokens_per_device": 150, "length_groups": 2} | settings
+    planned = plan_updates(lengths_of(rows), TrainingSettings(**given), process, processes, start)
+    return list(itertools.islice(planned, count))
+
+
+def test_starting_in_the_middle_gives_what_would_have_come(rows):
+    whole = take(rows, 60)
+    assert whole[-1].epoch > 0
+    for at in (1, 17, len(whole) - 2):
+        done = whole[at - 1]
+        [following] = take(rows, 1, start=(done.epoch, done.position))
+        assert following[:6] == whole[at][:6]
+        assert all(map(np.array_equal, following.pairs, whole[at].pairs))
+
+
+def test_processes_share_an_update_with_equal_counts_and_no_overlap(rows):
+    for together, *shares in zip(
+        *[take(rows, 5)], *[take(rows, 5, process=p, processes=3) for p in range(3)], strict=True
+    ):
+        assert len({len(share.pairs) for share in shares}) == 1
+        pairs = np.concatenate([indices for share in shares for indices in share.pairs])
+        assert sorted(pairs) == sorted(np.concatenate(together.pairs))
+        assert {share.target_tokens for share in shares} == {together.target_tokens}
+
+
+def test_counts_are_those_of_the_text(rows):
+    source, target = lengths_of(rows)
+    for update in take(rows, 5):
+        pairs = np.concatenate(update.pairs)
+        assert update.target_tokens == target[pairs].sum()
+        assert update.real_tokens == source[pairs].sum() + target[pairs].sum()
+        assert update.real_tokens < update.positions
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_hold_the_planned_pairs_in_order(rows, workers):
+    planned = take(rows, 4)
+    for update, loaded in zip(planned, load_updates(planned, rows, 99, workers), strict=True):
+        assert loaded.position == update.position
+        for indices, batch in zip(update.pairs, loaded.batches, strict=True):
+            assert [row[row != 99].tolist() for row in batch.input_ids] == rows[indices]["input_ids"]
+            assert [row[row != -100].tolist() for row in batch.labels] == rows[indices]["labels"]
+
+
+def test_a_process_without_pairs_gets_a_batch_that_teaches_nothing(rows):
+    few = rows.select(range(2))
+    planned = take(few, 1, process=2, processes=3, max_tokens_per_device=8192)
+    [update] = load_updates(planned, few, 99, 0)
+    assert (update.batches[0].labels == -100).all()
+    assert update.target_tokens > 0

@@ -1,0 +1,249 @@
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from datasets import Dataset, concatenate_datasets
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from training.data import preparation
+from training.data.grammar import corpus as grammar
+from training.data.preparation import DROP_REASONS, encode, fingerprint, judge, lengths, prepare, read_pairs
+from training.settings import ROOT, TrainingSettings
+from vaswani.errors import UserError
+from vaswani.tokenization import train_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """Give every test a cache of its own."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(["a b c"], 258)
+
+
+def settings(**kwargs) -> TrainingSettings:
+    return TrainingSettings(**{"source_lang": "en", "target_lang": "de", "vocab_size": 260} | kwargs)
+
+
+def from_files(folder: Path, text: str = "ab ab abc\tcd cd cde\n", **kwargs) -> TrainingSettings:
+    path = folder / "text.tsv"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+    return settings(**{f"{split}_file": [str(path)] for split in ("train", "validation")} | kwargs)
+
+
+def pairs(*rows: tuple[str | None, str | None]) -> Dataset:
+    return Dataset.from_dict(dict(zip(("source", "target"), map(list, zip(*rows, strict=True)), strict=True)))
+
+
+MANY = pairs(*((" ".join("abc" * (number % 7)), "x " * (number % 5)) for number in range(1, 200)))
+
+
+def test_unusable_pairs_are_dropped_and_counted_by_reason(tokenizer):
+    rows = [("a b c", "a b"), ("", "a"), ("a", " \t"), ("a " * 20, "a"), ("a", "a " * 9), (None, "a"), ("b", "b")]
+    encoded, counts = encode(pairs(*rows), tokenizer, settings(max_source_length=32, max_length_ratio=4.0), "train")
+    assert counts == {"kept": 2, "empty": 3, "too long": 1, "unbalanced": 1}
+    assert [tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded["input_ids"]] == ["a b c", "b"]
+    assert all(ids[-1] == tokenizer.eos_token_id for ids in encoded["labels"])
+    assert encoded["source_length"][:] == [len(ids) for ids in encoded["input_ids"]]
+
+
+@pytest.mark.parametrize("rows", [pairs(("", "a")), pairs((None, None))])
+def test_nothing_left_is_an_error_the_second_time_too(rows, tokenizer):
+    for _ in range(2):
+        with pytest.raises(UserError, match="no usable pair is left of 1 in test: 0 kept, 1 empty"):
+            encode(rows, tokenizer, settings(), "test")
+
+
+def test_no_pair_at_all_is_an_error(tokenizer):
+    with pytest.raises(UserError, match="there is no pair in test"):
+        encode(MANY.select([]), tokenizer, settings(), "test")
+
+
+def test_the_first_reason_counts_and_lengths_are_counted_without_the_end():
+    source, target = np.array([3, 3, 300, 2, 2]), np.array([3, 3, 3, 11, 12])
+    empty = np.array([False, True, False, False, False])
+    reasons = [DROP_REASONS[reason] for reason in judge(source, target, empty, 256, 256, 10.0)]
+    assert reasons == ["kept", "empty", "too long", "kept", "unbalanced"]
+
+
+def test_ids_are_those_of_a_call_of_the_tokenizer(tokenizer, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_AT_A_TIME", 3)
+    texts = ["a b", "</s> <pad>", " ümlaut 👩‍👩‍👧 ", "c " * 50, "line\u2028", "a", "b"]
+    tokenizer.backend_tokenizer.enable_truncation(3)  # as a tokenizer.json may have been saved
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    encoded, _ = encode(pairs(*zip(texts, texts[::-1], strict=True)), tokenizer, settings(max_length_ratio=99), "x")
+    assert encoded["input_ids"][:] == tokenizer(texts).input_ids
+    assert encoded["labels"][:] == tokenizer(texts[::-1]).input_ids
+
+
+def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tmp_path, cache, monkeypatch):
+    given = from_files(tmp_path, "ab ab abc\tcd cd cde\n\tno source\n")
+    files = [f"--{split}_file={tmp_path / 'text.tsv'}" for split in ("train", "validation")]
+    program = (
+        "import sys; from training.data.preparation import prepare; from training.settings import parse_settings"
+    )
+    program += "; prepare(parse_settings(sys.argv[1:]))"
+    flags = ["--source_lang=en", "--target_lang=de", "--vocab_size=260", *files]
+    environment = os.environ | {"HF_DATASETS_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", program, *flags], cwd=ROOT, env=environment, check=True)
+    left = {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()}
+    assert sorted("".join(path.suffixes) for path in left) == [".arrow", ".counts.json", ".tokenizer.json"]
+
+    monkeypatch.setattr(preparation, "train_tokenizer", None)
+    monkeypatch.setattr(preparation, "encode_table", None)
+    text, tokenizer, encoded, counts = prepare(given)
+    assert {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()} == left
+    assert encoded["train"].cache_files[0]["filename"] in map(str, left)
+    assert counts["train"] == counts["validation"] == {"kept": 1, "empty": 1, "too long": 0, "unbalanced": 0}
+    assert tokenizer.decode(encoded["train"][0]["labels"], skip_special_tokens=True) == text["train"][0]["target"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "trained", "encoded"),
+    [
+        ({}, 0, 0),
+        ({"text": "ab ab abc\tcd cd cdf\n"}, 1, 1),
+        ({"vocab_size": 259}, 1, 1),
+        ({"max_source_length": 99}, 0, 1),
+        ({"max_target_length": 99}, 0, 1),
+        ({"max_length_ratio": 5.0}, 0, 1),
+    ],
+)
+def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, monkeypatch):
+    prepare(from_files(tmp_path))
+    calls = []
+    for function in (preparation.train_tokenizer, preparation.encode_table):
+        monkeypatch.setattr(preparation, function.__name__, lambda *args, f=function: calls.append(f) or f(*args))
+    prepare(from_files(tmp_path, **changed))
+    assert calls.count(train_tokenizer) == trained
+    assert len(calls) - trained == encoded
+
+
+def test_an_unfinished_cache_is_made_again(tokenizer, cache):
+    first, counts = encode(MANY, tokenizer, settings(), "train")
+    expected = first[:]
+    (counted,) = (cache / "vaswani").glob("*.counts.json")
+    counted.unlink()  # written last: that run ended before it
+    Path(first.cache_files[0]["filename"]).write_bytes(b"")
+    second, counts_again = encode(MANY, tokenizer, settings(), "train")
+    assert (second[:], counts_again) == (expected, counts)
+
+
+def test_another_tokenizer_does_not_find_the_ids_of_the_first(tokenizer):
+    rows = pairs(("a b c", "abc"))
+    first, _ = encode(rows, tokenizer, settings(), "train")
+    second, _ = encode(rows, train_tokenizer(["abc abc"], 260), settings(), "train")
+    assert first["labels"][:] != second["labels"][:]
+
+
+def test_a_cached_tokenizer_is_the_trained_one(tmp_path):
+    given = from_files(tmp_path)
+    saved = []
+    for name in ("trained", "cached"):
+        prepare(given).tokenizer.save_pretrained(tmp_path / name)
+        saved.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    train_tokenizer(["ab ab abc", "cd cd cde"], 260).save_pretrained(tmp_path / "directly")
+    saved.append({path.name: path.read_bytes() for path in (tmp_path / "directly").iterdir()})
+    assert saved[0] == saved[1] == saved[2]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache):
+    cache.write_text("a file, not a folder")
+    with pytest.raises(UserError, match=r"the data cannot be prepared in .*cache: .*File exists"):
+        prepare(from_files(tmp_path))
+
+
+def test_a_full_disk_is_named_by_the_folder_that_is_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(grammar, "generate_pairs", lambda count, seed: [("a sentence", "ein Satz")] * count)
+    given = settings(dataset_name="grammar", output_dir=str(tmp_path / "run"))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # writing more fails as on a full disk
+    try:
+        with pytest.raises(UserError, match=r"the corpus cannot be written to .*run/corpus: .*too large$"):
+            prepare(given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert list((tmp_path / "run" / "corpus").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (None, "tokenizer_name='.*named' has no tokenizer that can be loaded: .*named"),
+        (Tokenizer(models.WordLevel({"a": 0})), "must have an end-of-sentence and a padding token"),
+    ],
+)
+def test_unfit_named_tokenizers_are_refused(tmp_path, tokenizer, message):
+    if tokenizer is not None:
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "named")
+    with pytest.raises(UserError, match=message):
+        prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
+
+
+def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "named")
+    prepared = prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
+    assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
+
+
+def test_the_tokenizer_of_the_model_to_start_from_is_used(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "base")
+    prepared = prepare(from_files(tmp_path, vocab_size=None, model_name_or_path=str(tmp_path / "base")))
+    assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
+    prepared.tokenizer.save_pretrained(tmp_path / "again")
+    for path in (tmp_path / "base").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_vocabulary_that_the_text_does_not_support_is_refused(tmp_path):
+    with pytest.raises(UserError, match="vocab_size=37000 is larger than the training text supports"):
+        prepare(from_files(tmp_path, vocab_size=37_000))
+
+
+def test_pairs_are_read_in_any_order(tokenizer, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_AT_A_TIME", 8)
+    encoded, _ = encode(MANY, tokenizer, settings(), "train")
+    indices = np.array([50, 3, 3, len(encoded) - 1, 0])
+    for side, column in zip(read_pairs(encoded, indices), ("input_ids", "labels"), strict=True):
+        rows = [encoded[int(index)][column] for index in indices]
+        assert side.ids.tolist() == [id_ for row in rows for id_ in row]
+        assert side.lengths.tolist() == list(map(len, rows))
+    for side, column in zip(lengths(encoded), ("input_ids", "labels"), strict=True):
+        assert side.dtype == np.int32
+        assert side.tolist() == list(map(len, encoded[column]))
+
+
+def test_a_fingerprint_depends_on_the_pairs_and_not_on_how_they_are_stored(tokenizer, monkeypatch):
+    encoded, _ = encode(MANY, tokenizer, settings(), "train")
+    order = np.arange(len(encoded))
+    indexed = concatenate_datasets([encoded.select(order[:9]), encoded.select(order[9:].tolist())])
+    in_memory = Dataset.from_dict(encoded[:], features=encoded.features)
+    mapped = in_memory.select(order[::-1]).select(order[::-1])
+    assert mapped._indices is not None
+    expected = fingerprint(encoded)
+    monkeypatch.setattr(preparation, "PAIRS_AT_A_TIME", 7)
+    assert {fingerprint(rows) for rows in (encoded, indexed, in_memory, mapped)} == {expected}
+    for other in (encoded.select(order[:-1]), encoded.select(order[::-1])):
+        assert fingerprint(other) != expected
+
+
+def test_a_fingerprint_sees_where_a_sentence_ends():
+    first, second = (
+        Dataset.from_dict(
+            {"input_ids": ids, "labels": [[1], [1]], "source_length": list(map(len, ids)), "target_length": [1, 1]},
+            features=preparation.FEATURES,
+        )
+        for ids in ([[1, 2], [3]], [[1], [2, 3]])
+    )
+    assert fingerprint(first) != fingerprint(second)

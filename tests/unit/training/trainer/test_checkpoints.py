@@ -1,0 +1,161 @@
+import json
+import resource
+
+import pytest
+import torch
+
+from training.trainer.checkpoints import (
+    average_checkpoints,
+    check_checkpoint,
+    damage,
+    find_checkpoint,
+    list_checkpoints,
+    prune,
+    read_state,
+    save_checkpoint,
+    set_aside,
+)
+from vaswani.errors import UserError
+
+
+@pytest.fixture
+def save(random_model, tmp_path):
+    def save(step, model=None, note=""):
+        return save_checkpoint(tmp_path, step, model or random_model(), {"step.x": torch.ones(3)}, {"a": step}, note)
+
+    return save
+
+
+def names(folders):
+    return [folder.name for folder in folders]
+
+
+def test_a_checkpoint_holds_no_pickle_and_reads_back(save, tmp_path):
+    folder = save(7)
+    assert folder == tmp_path / "step-0000007"
+    assert read_state(folder) == {"a": 7}
+    assert damage(folder) is None
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".py", ".safetensors"}
+
+
+def test_only_the_newest_of_the_schedule_are_kept_and_the_newest_best(save, tmp_path):
+    for step, note in (
+        (3, "best"),
+        (5, ""),
+        (7, "interrupted"),
+        (10, ""),
+        (12, "best"),
+        (15, ""),
+        (16, "interrupted"),
+    ):
+        save(step, note=note)
+    prune(tmp_path, 2)
+    assert names(list_checkpoints(tmp_path)) == [
+        "step-0000010", "step-0000012-best", "step-0000015", "step-0000016-interrupted"
+    ]  # fmt: skip
+    assert names(list_checkpoints(tmp_path, "")) == ["step-0000010", "step-0000015"]
+    prune(tmp_path, None)
+    assert len(list_checkpoints(tmp_path)) == 4
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def change(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "config.json"])
+@pytest.mark.parametrize("harm", [cut_off, change, lambda path: path.unlink()], ids=["cut off", "changed", "missing"])
+def test_the_newest_good_checkpoint_is_found(save, tmp_path, name, harm):
+    older, newer = save(5), save(10)
+    assert find_checkpoint(tmp_path, "latest") == (newer, {})
+    harm(newer / name)
+    folder, superseded = find_checkpoint(tmp_path, "latest")
+    assert folder == older
+    assert name in superseded[newer]
+    with pytest.raises(UserError, match=rf"step-0000010' is damaged \({name}"):
+        find_checkpoint(tmp_path, str(newer))
+
+
+def test_torn_checksums_are_damage_too(save, tmp_path):
+    folder = save(5)
+    cut_off(folder / "checksums.json")
+    assert "cannot be read" in damage(folder)
+    (folder / "checksums.json").write_text("{}")
+    assert "does not name" in damage(folder)
+    with pytest.raises(UserError, match="none of the 1 checkpoints"):
+        find_checkpoint(tmp_path, "latest")
+
+
+def test_an_unfinished_checkpoint_is_none_and_is_removed_by_the_next(save, tmp_path):
+    (tmp_path / ".unfinished-step-0000005").mkdir()
+    assert find_checkpoint(tmp_path, "latest") == (None, {})
+    save(10)
+    assert names(tmp_path.iterdir()) == ["step-0000010"]
+
+
+def test_going_back_to_an_earlier_one_loses_nothing(save, tmp_path):
+    older, newer = save(5), save(10)
+    folder, superseded = find_checkpoint(tmp_path, str(older))
+    assert (folder, list(superseded)) == (older, [newer])
+    assert set_aside(newer).name == "set-aside-step-0000010"
+    assert set_aside(save(10)).name == "set-aside-step-0000010-2"
+    assert list_checkpoints(tmp_path) == [older]
+
+
+def test_only_checkpoints_of_the_run_can_be_resumed(save, tmp_path):
+    save(5)
+    foreign = tmp_path / "elsewhere" / "step-0000005"
+    foreign.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"must be 'latest' or a checkpoint in .* \(step-0000005\)"):
+        check_checkpoint(tmp_path, str(foreign))
+    (foreign / "recipe.toml").touch()
+    with pytest.raises(UserError, match="it holds what was published, which may be an average"):
+        check_checkpoint(tmp_path, str(foreign))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_ones(save, tmp_path):
+    earlier = save(5)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # writing more fails as on a full disk
+    try:
+        with pytest.raises(
+            UserError, match=r"the checkpoint of step 10 could not be saved .*1 earlier ones are intact"
+        ):
+            save(10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert names(tmp_path.iterdir()) == ["step-0000005"]
+    assert damage(earlier) is None
+
+
+def test_checksums_are_sha256(save):
+    import hashlib
+
+    folder = save(5)
+    sums = json.loads((folder / "checksums.json").read_text())
+    assert sums["state.json"] == hashlib.sha256((folder / "state.json").read_bytes()).hexdigest()
+    assert set(sums) == {path.name for path in folder.iterdir()} - {"checksums.json"}
+
+
+def test_the_average_is_that_of_every_weight_and_shared_ones_stay_shared(random_model, save):
+    models = [random_model() for _ in range(3)]
+    averages = average_checkpoints([save(step, model) for step, model in enumerate(models)])
+    target = random_model()
+    target.load_state_dict(averages, strict=False)
+    for name, parameter in target.named_parameters():
+        mean = torch.stack([dict(model.named_parameters())[name] for model in models]).mean(0)
+        assert torch.allclose(parameter, mean, atol=1e-7), name
+    assert target.lm_head.weight is target.model.shared.weight
+
+
+def test_only_checkpoints_of_one_model_can_be_averaged(random_model, save):
+    folders = [save(depth, random_model(encoder_layers=depth)) for depth in (1, 2)]
+    with pytest.raises(ValueError, match="step-0000002 holds other tensors than"):
+        average_checkpoints(folders)
+    with pytest.raises(ValueError, match="no checkpoint"):
+        average_checkpoints([])

@@ -1,0 +1,34 @@
+import dataclasses
+
+from training.settings import TrainingSettings
+from training.trainer.fingerprint import FREE, differences
+
+
+def test_differences_name_subject_setting_and_both_values():
+    there = {"recipe": {"seed": 1, "adam_beta1": 0.9}, "data": {"train": "5 pairs, ab"}}
+    here = {"recipe": {"seed": 2, "adam_beta1": 0.9}, "data": {"train": "5 pairs, cd", "test": "1 pairs, ef"}}
+    assert differences(there, here) == [
+        "recipe's seed is 1 there, 2 here",
+        "data's test is None there, '1 pairs, ef' here",
+        "data's train is '5 pairs, ab' there, '5 pairs, cd' here",
+    ]
+    assert differences(here, here) == []
+
+
+def test_another_base_model_is_a_difference_and_so_is_none():
+    old, one, none = {"recipe": {}}, {"recipe": {}, "base_model": {"sha256": "ab"}}, {"recipe": {}, "base_model": {}}
+    assert differences(one, {"recipe": {}, "base_model": {"sha256": "cd"}}) == [
+        "base_model's sha256 is 'ab' there, 'cd' here"
+    ]
+    assert differences(one, none) == ["base_model's sha256 is 'ab' there, None here"]
+    assert differences(none, one) == differences(old, one) == ["base_model's sha256 is None there, 'ab' here"]
+    assert differences(old, none) == []  # saved before there were base models
+
+
+def test_what_changes_an_update_is_not_free():
+    names = {setting.name for setting in dataclasses.fields(TrainingSettings)}
+    assert names >= FREE
+    assert names - FREE >= {
+        "seed", "max_tokens_per_batch", "length_groups", "warmup_steps", "learning_rate_factor", "adam_beta1",
+        "label_smoothing", "mixed_precision", "attn_implementation", "max_source_length", "source_lang",
+    }  # fmt: skip

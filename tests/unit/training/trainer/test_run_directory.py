@@ -1,0 +1,129 @@
+"""Who may write to an output directory: one process, for as long as it lives."""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from accelerate import Accelerator
+
+from training import table3
+from training.settings import parse_settings
+from training.trainer import run_directory
+from training.trainer.run_directory import LOCK, OWNER, claim_output_dir, own
+from vaswani.errors import UserError
+
+
+FORK = multiprocessing.get_context("fork")  # another process at once, without importing everything again
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch):
+    monkeypatch.setattr(run_directory, "PATIENCE", 0.0)
+
+
+def own_until_killed(directory: Path, connection: Connection) -> None:
+    """Own a directory and have a child, which would keep any lock that it inherited; send what came of it."""
+    try:
+        with own(directory):
+            child = os.fork()
+            if child:
+                connection.send(child)
+            time.sleep(60)
+    except UserError as error:
+        connection.send(str(error))
+
+
+@contextmanager
+def owned_by_another(directory: Path):
+    """Let another process own a directory; yield it and its child's id."""
+    here, there = FORK.Pipe()
+    process = FORK.Process(target=own_until_killed, args=(directory, there))
+    process.start()
+    child = here.recv()
+    try:
+        yield process, child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.join()
+
+
+def test_a_second_process_is_refused_with_the_name_of_the_first_until_that_is_killed(tmp_path, monkeypatch):
+    with owned_by_another(tmp_path) as (process, child):
+        name = rf"process {process.pid} on host {socket.gethostname()}, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"
+        with (
+            pytest.raises(UserError, match=rf"^output_dir='{tmp_path}' is in use by {name} .*: wait until"),
+            own(tmp_path),
+        ):
+            pytest.fail("both own it")
+        assert (tmp_path / OWNER).exists()
+        process.kill()
+        process.join()
+        os.kill(child, 0)  # its child is still there
+        monkeypatch.setattr(run_directory, "PATIENCE", 5.0)
+        with own(tmp_path):
+            assert (tmp_path / OWNER).read_text().startswith(f"process {os.getpid()} ")
+
+
+def test_it_is_given_back_when_all_is_done_and_after_an_error(tmp_path):
+    for _ in range(2):
+        with pytest.raises(RuntimeError), own(tmp_path):
+            raise RuntimeError
+        assert not (tmp_path / OWNER).exists()
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_file_system_without_locks_gets_a_file_and_whoever_is_refused_learns_of_it(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    here, there = FORK.Pipe()
+    with own(tmp_path):
+        other = FORK.Process(target=own_until_killed, args=(tmp_path, there))
+        other.start()
+        refusal = here.recv()
+        other.join()
+    assert f"is in use by process {os.getpid()} on host" in refusal
+    assert f"(if that was killed, remove {tmp_path / LOCK})" in refusal
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_file_system_that_cannot_lock_is_refused(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match=r"output_dir='.*' cannot be locked: .*No locks available"), own(tmp_path):
+        pass
+
+
+def test_a_run_is_refused_before_it_changes_anything(tmp_path, capsys):
+    flags = ["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}"]
+    accelerator = Accelerator(cpu=True)
+    (tmp_path / "recipe.toml").write_text('dataset_name = "y"\nsource_lang = "en"\ntarget_lang = "de"\n')
+    with owned_by_another(tmp_path):
+        for start in (["--overwrite_output_dir"], ["--resume_from_checkpoint=latest"], []):
+            with pytest.raises(SystemExit), claim_output_dir(parse_settings([*flags, *start]), accelerator):
+                pytest.fail("it was not refused")
+            said = capsys.readouterr().err
+            assert said.startswith(f"error: output_dir='{tmp_path}' is in use by process ")
+            assert said.count("\n") == 1
+    with pytest.raises(SystemExit), claim_output_dir(parse_settings(flags), accelerator):
+        pytest.fail("it was not refused")
+    assert "already holds a run of another recipe" in capsys.readouterr().err
+
+
+def test_a_sweep_owns_its_directory(tmp_path):
+    flags = ["--dataset_name=grammar", "--source_lang=en", "--target_lang=de"]
+    with owned_by_another(tmp_path), pytest.raises(UserError, match="is in use by"):
+        table3.main(["--rows=base", *flags, f"--output_dir={tmp_path}"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, OWNER]

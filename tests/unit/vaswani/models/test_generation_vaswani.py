@@ -1,0 +1,316 @@
+import pytest
+import torch
+from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
+
+from vaswani import VaswaniForConditionalGeneration
+from vaswani.models import generation_vaswani, incremental_vaswani
+from vaswani.models.generation_vaswani import DecodingSettings
+from vaswani.models.search_vaswani import length_penalty
+
+
+pytestmark = pytest.mark.smoke
+THEIR_DEFAULTS = GenerationConfig._get_default_generation_params()
+PAPER = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
+
+
+@pytest.fixture
+def model(random_model):
+    """Return a model with the paper's settings."""
+    model = random_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    model.generation_config.update(**PAPER, allow_custom_entries=True)
+    return model
+
+
+@pytest.fixture
+def source():
+    return {"input_ids": torch.randint(1, 22, (3, 5)), "attention_mask": torch.ones(3, 5, dtype=torch.int64)}
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """Return the names of our searches that run, as they do."""
+    ran = []
+    for name in ("beam_search", "greedy_search"):
+        search = getattr(generation_vaswani, name)
+
+        def noted(*args, search=search, name=name, **kwargs):
+            ran.append(name)
+            return search(*args, **kwargs)
+
+        monkeypatch.setattr(generation_vaswani, name, noted)
+    return ran
+
+
+def test_the_penalty_is_that_of_wu_et_al():
+    assert length_penalty(1, 0.6) == 1
+    assert length_penalty(torch.tensor([7, 25]), 1.0).tolist() == [2, 5]
+    assert length_penalty(25, 0) == 1
+
+
+def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
+    assert torch.equal(loaded.generate(**source), model.generate(**source))
+    assert searches == ["beam_search"] * 2
+    assert {path.name for path in tmp_path.glob("*.py")} >= {"generation_vaswani.py", "incremental_vaswani.py"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "search"),
+    [
+        ({}, "beam_search"),
+        ({"num_beams": 2, "num_return_sequences": 2, "no_repeat_ngram_size": 2}, "beam_search"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "beam_search"),
+        ({"length_penalty_alpha": 0}, "beam_search"),
+        ({"max_new_tokens": 3, "use_cache": False}, "beam_search"),
+        ({"generation_config": GenerationConfig(num_beams=3)}, "beam_search"),
+        ({"num_beams": 30, "max_new_tokens": 4}, "beam_search"),  # of 23 types
+        ({"num_beams": 1}, "greedy_search"),
+        ({"num_beams": 1, "repetition_penalty": 1.2, "length_penalty_alpha": 0.6}, "greedy_search"),
+        ({"length_penalty_alpha": None}, None),
+        ({"length_penalty": 1.0}, None),
+        ({"early_stopping": True}, None),
+        ({"generation_config": GenerationConfig(num_beams=3, length_penalty=2.0)}, None),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.0)}, "beam_search"),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.2)}, None),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=None)}, None),
+        ({"generation_config": GenerationConfig(**THEIR_DEFAULTS)}, "greedy_search"),
+        ({"generation_config": GenerationConfig(**THEIR_DEFAULTS | {"num_beams": 3})}, "beam_search"),
+        ({"compile_config": CompileConfig()}, None),
+        ({"prefill_chunk_size": 2, "num_beams": 1}, None),
+        ({"eos_token_id": torch.tensor(0)}, "beam_search"),
+        ({"do_sample": True}, None),
+        ({"do_sample": True, "num_beams": 1, "num_return_sequences": 3}, None),
+        ({"output_attentions": True, "return_dict_in_generate": True}, None),
+        ({"num_beams": 1, "return_dict_in_generate": True}, None),
+        ({"num_beams": 1, "prompt_lookup_num_tokens": 2}, None),
+        ({"num_beams": 1, "cache_implementation": "static"}, None),
+    ],
+    ids=str,
+)
+def test_each_search_runs_where_it_is_asked_for(settings, search, model, source, searches):
+    if "prompt_lookup_num_tokens" in settings:
+        source = {name: tensor[:1] for name, tensor in source.items()}
+    output = model.generate(**source, **settings)
+    assert searches == ([search] if search else [])
+    tokens = output if isinstance(output, torch.Tensor) else output.sequences
+    assert not (tokens[:, 1:2] == model.config.pad_token_id).any()
+
+
+def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
+    ours = model.generate(**source, length_penalty=2.0, max_new_tokens=9)
+    model.generation_config = random_model().generation_config
+    assert torch.equal(ours, model.generate(**source, length_penalty=2.0, num_beams=4, max_new_tokens=9))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length_penalty_alpha": "0.6"}, "length_penalty_alpha='0.6' must be a number: the paper's is 0.6"),
+        ({"length_penalty_alpha": True}, "length_penalty_alpha=True must be a number"),
+        ({"length_penalty_alpha": float("nan")}, "length_penalty_alpha=nan must be a number"),
+        ({"length_penalty_alpha": float("inf")}, "length_penalty_alpha=inf must be a number"),
+        ({"num_beams": 0}, "num_beams=0 must be a whole number, 1 or more"),
+        ({"num_beams": -4}, "num_beams=-4 must be a whole number, 1 or more"),
+        ({"num_beams": 2.5}, "num_beams=2.5 must be a whole number, 1 or more"),
+        ({"extra_target_tokens": -1}, "extra_target_tokens=-1 must be a whole number, 0 or more"),
+        (
+            {"length_penalty_alpha": 0.6, "length_penalty": 1.0},
+            "length_penalty_alpha=0.6 and length_penalty=1.0 contradict each other",
+        ),
+        (
+            {"length_penalty_alpha": 0.6, "early_stopping": True},
+            "length_penalty_alpha=0.6 and early_stopping=True contradict each other",
+        ),
+        (
+            {"length_penalty_alpha": 0.6, "do_sample": True},
+            "length_penalty_alpha=0.6 does not go together with do_sample",
+        ),
+        ({"generation_config": {"num_beams": 4}}, "generation_config={'num_beams': 4} must be a GenerationConfig"),
+        ({"num_return_sequences": 5}, "num_return_sequences"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused_in_one_sentence(settings, message, model, source):
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as refusal:
+        model.generate(**source, **settings)
+    assert message in str(refusal.value)
+
+
+def test_beam_search_does_not_stream_and_greedy_search_does(model, source):
+    class Tokens(TextStreamer):
+        def __init__(self):
+            self.seen = []
+
+        def put(self, value):
+            self.seen += value.flatten().tolist()
+
+        def end(self):
+            pass
+
+    source = {name: tensor[:1] for name, tensor in source.items()}
+    streamer = Tokens()
+    output = model.generate(**source, num_beams=1, streamer=streamer, max_new_tokens=9)
+    assert streamer.seen == output[0].tolist()
+    assert torch.equal(output, model.generate(**source, num_beams=1, max_new_tokens=9))
+    with pytest.raises(ValueError, match="`streamer` cannot be used with beam search"):
+        model.generate(**source, streamer=streamer)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"suppress_tokens": [3]},
+        {"generation_config": GenerationConfig(suppress_tokens=[3])},
+        {"generation_config": GenerationConfig(num_beams=2), "suppress_tokens": [3]},
+    ],
+)
+@pytest.mark.parametrize(
+    "search", [{}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}, {"length_penalty": 1.0}]
+)
+def test_padding_stays_ruled_out_whatever_else_is(given, search, model, source):
+    with torch.no_grad():
+        model.model.decoder.layers[-1].final_layer_norm.bias.fill_(1.0)
+        model.lm_head.weight[model.config.pad_token_id] = 10.0
+        model.lm_head.weight[3] = 9.0
+    translations = model.generate(**source, **given, **search, min_new_tokens=9, max_new_tokens=9)
+    assert not torch.isin(translations[:, 1:], torch.tensor([3, model.config.pad_token_id])).any()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, model, source):
+    source["attention_mask"][1, 2:] = 0
+
+    def lengths(**settings):
+        tokens = model.generate(**source, num_beams=num_beams, suppress_tokens=[0], **settings)
+        return (tokens[:, 1:] != model.config.pad_token_id).sum(1).tolist()
+
+    assert lengths() == [55, 52, 55]
+    assert lengths(extra_target_tokens=0) == [5, 2, 5]
+    assert lengths(max_new_tokens=3) == lengths(max_length=4) == [3, 3, 3]
+    assert lengths(generation_config=GenerationConfig(max_new_tokens=3)) == [3, 3, 3]
+    assert lengths(generation_config=GenerationConfig(max_length=4)) == [3, 3, 3]
+    assert lengths(generation_config=GenerationConfig(max_length=20)) == [55, 52, 55]  # transformers' default
+    model.generation_config.max_length = 7
+    assert lengths() == [6, 6, 6]
+    model.generation_config.max_length = 20
+    assert lengths() == [55, 52, 55]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("paper", [PAPER, {}], ids=["published", "from a config"])
+def test_what_transformers_fills_into_a_config_changes_nothing(paper, num_beams, random_model, source, searches):
+    model = random_model()
+    model.generation_config.update(**paper, allow_custom_entries=True)
+    expected = model.generate(**source, num_beams=num_beams, suppress_tokens=[0])
+    # As transformers' Seq2SeqTrainer does after each batch
+    model.generation_config.update(**THEIR_DEFAULTS, defaults_only=True)
+    assert model.generation_config.max_length == 20
+    assert torch.equal(model.generate(**source, num_beams=num_beams, suppress_tokens=[0]), expected)
+    assert expected.shape[1] == 1 + 5 + 50
+    assert searches == ["greedy_search" if num_beams == 1 else "beam_search"] * 2
+
+
+def test_a_model_made_from_a_config_decodes_as_the_paper_did(random_model, source, searches):
+    model = random_model()
+    expected = model.generate(**source, num_beams=4, length_penalty_alpha=0.6, extra_target_tokens=50)
+    assert torch.equal(model.generate(**source, num_beams=4), expected)
+    assert searches == ["beam_search"] * 2
+
+
+def test_a_penalty_of_transformers_in_the_models_config_asks_for_transformers(model, source, searches):
+    model.generation_config.length_penalty = 1.2
+    asked = model.generate(**source)
+    assert torch.equal(asked, model.generate(**source, length_penalty=1.2))
+    assert not searches
+    model.generation_config.length_penalty = 1.0
+    model.generate(**source)
+    assert searches == ["beam_search"]
+
+
+# What our searches do not know of transformers 5.23. A field that a later release adds comes to these by itself.
+FOREIGN = {
+    "assistant_early_exit", "cache_implementation", "compile_config", "constraints", "diversity_penalty", "do_sample",
+    "dola_layers", "force_words_ids", "guidance_scale", "is_assistant", "low_memory", "max_time", "num_beam_groups",
+    "output_attentions", "output_hidden_states", "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens",
+    "stop_strings", "token_healing", "use_mtp",
+}  # fmt: skip
+
+
+def test_every_field_of_a_generation_config_is_ours_or_transformers(monkeypatch):
+    class Later(GenerationConfig):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.new_in_a_later_release = None
+
+    monkeypatch.setattr(generation_vaswani, "GenerationConfig", Later)
+    found = set()
+    for name in vars(Later()):
+        config = Later()
+        setattr(config, name, [3] if name == "suppress_tokens" else 3)
+        foreign = DecodingSettings.read({}, None, config).foreign
+        assert foreign in (name, None)
+        found |= {name} if foreign else set()
+    assert found == {"new_in_a_later_release"} | (FOREIGN & vars(GenerationConfig()).keys())
+    assert DecodingSettings.read({}, None, Later(**THEIR_DEFAULTS)).foreign is None
+
+
+def test_a_forced_end_comes_at_each_sentences_own_limit(model, source):
+    source["attention_mask"][1, 2:] = 0
+    for num_beams in (1, 4):
+        tokens = model.generate(
+            **source, num_beams=num_beams, extra_target_tokens=1, sequence_bias={(0,): -99.0}, forced_eos_token_id=0
+        )
+        assert tokens[:, 1:].eq(0).nonzero().tolist() == [[0, 5], [1, 2], [2, 5]]
+
+
+def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, monkeypatch):
+    said = []
+    monkeypatch.setattr(generation_vaswani.logger, "warning_once", said.append)
+    model.generate(**source, num_beams=1, length_penalty_alpha=0.6)
+    assert said == ["length_penalty_alpha=0.6 has no effect with num_beams=1: it is for beam search"]
+
+
+def test_processors_of_ones_own_are_called(model, source):
+    class Only(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            assert scores.shape == (len(input_ids), 23)
+            return torch.full_like(scores, -100.0).index_fill(1, torch.tensor([input_ids.shape[1]]), 0.0)
+
+    for settings in ({}, {"num_beams": 1}):
+        output = model.generate(**source, **settings, logits_processor=LogitsProcessorList([Only()]), max_new_tokens=4)
+        assert output[:, 1:].tolist() == [[1, 2, 3, 4]] * 3
+
+
+def test_encoded_sources_and_embedded_ones_give_the_same(model, source):
+    expected = model.generate(**source)
+    mask = {"attention_mask": source["attention_mask"]}
+    assert torch.equal(model.generate(source["input_ids"], **mask), expected)
+    embeddings = model.get_input_embeddings()(source["input_ids"])
+    assert torch.equal(model.generate(inputs_embeds=embeddings, **mask), expected)
+    encoder_outputs = model.get_encoder()(**source)
+    assert torch.equal(model.generate(encoder_outputs=encoder_outputs, **mask), expected)
+
+
+def test_changed_modules_are_asked_themselves(model, source):
+    def steps():
+        return "FusedSteps" if incremental_vaswani.is_as_written(model) else "ModelSteps"
+
+    assert steps() == "FusedSteps"
+    model.generate(**source, num_beams=1, output_attentions=True, return_dict_in_generate=True)
+    assert steps() == "FusedSteps"
+    hook = model.model.decoder.layers[0].fc1.register_forward_hook(lambda *arguments: None)
+    assert steps() == "ModelSteps"
+    hook.remove()
+    assert steps() == "FusedSteps"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert steps() == "ModelSteps"
+        assert len(model.generate(**source)) == len(model.generate(**source, num_beams=1)) == 3
+    model.train()
+    assert steps() == "ModelSteps"
+    model.eval()
+    model.model.decoder.layers[0].fc1 = type("Adapted", (torch.nn.Linear,), {})(16, 32)
+    assert steps() == "ModelSteps"

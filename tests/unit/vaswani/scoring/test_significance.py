@@ -1,0 +1,46 @@
+import random
+
+import pytest
+
+from vaswani.scoring.significance import compare
+
+
+def systems(*shares: float, sentences: int = 200) -> list[list[str]]:
+    """Return references, and for each share a system that gets such a share of the words wrong."""
+    generator = random.Random(3)
+    words = [f"Wort{number}" for number in range(200)]
+    references = [" ".join(generator.choices(words, k=15)) for _ in range(sentences)]
+
+    def spoil(share: float) -> list[str]:
+        return [
+            " ".join(generator.choice(words) if generator.random() < share else word for word in line.split())
+            for line in references
+        ]
+
+    return [references, *map(spoil, shares)]
+
+
+def test_a_clearly_better_system_is_so_by_both_tests_and_protocols():
+    references, worse, better = systems(0.3, 0.15)
+    for name, result in compare(better, worse, references, "de").items():
+        assert result["difference"] > 10, name
+        assert result["system"] - result["baseline"] == pytest.approx(result["difference"], abs=1e-3)
+        assert result["bootstrap_p_value"] < 0.01
+        assert result["randomization_p_value"] < 0.01
+        assert result["system_mean"] == pytest.approx(result["system"], abs=1)
+        assert 0 < result["system_confidence"] < 5
+
+
+def test_a_system_does_not_differ_from_itself():
+    references, system = systems(0.3, sentences=50)
+    for result in compare(system, list(system), references, "de").values():
+        assert (result["difference"], result["bootstrap_p_value"], result["randomization_p_value"]) == (0.0, 1.0, 1.0)
+
+
+def test_two_systems_that_are_equally_good_are_not_told_apart():
+    references, one, other = systems(0.3, 0.3)
+    result = compare(one, other, references, target_lang=None)
+    assert list(result) == ["sacrebleu"]
+    assert result["sacrebleu"]["difference"] != 0
+    assert result["sacrebleu"]["randomization_p_value"] > 0.05
+    assert result["sacrebleu"]["bootstrap_p_value"] > 0.05

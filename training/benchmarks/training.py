@@ -1,0 +1,221 @@
+"""Training speed: our loop against MarianMT of the same architecture, on the same data and machine, in turns.
+
+Every measurement is a process of its own, so that each has its own peak memory, and the contenders take turns, so that
+what else the machine does meets all of them.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.benchmarks.processes import run_and_watch
+from training.settings import ROOT, parse_settings
+from training.tables.cost import flops_per_target_token
+from training.trainer.model import load_config
+from vaswani import VaswaniConfig
+
+
+RUN = ROOT / "training" / "run.py"
+CONTENDERS = "training.benchmarks.contenders"
+# Runs run.py as a user does, and says at the end what it used of the GPU.
+MEASURED_RUN = (
+    "import runpy, sys, torch; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
+    "print(torch.cuda.max_memory_allocated())"
+)
+SMALL = {"model_type": "vaswani", "vocab_size": 8000, "d_model": 256} | {
+    f"{stack}_{part}": value
+    for stack in ("encoder", "decoder")
+    for part, value in {"layers": 3, "ffn_dim": 1024, "attention_heads": 4}.items()
+}
+OURS = "ours"
+GIGA = 1e9
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``train``; what is None depends on the device."""
+    data = parser.add_argument_group("train: data and model")
+    data.add_argument("--dataset_name", help="a dataset, or 'synthetic': text of WMT-like lengths (default on a GPU)")
+    data.add_argument("--dataset_config_name", default="en-de")
+    data.add_argument("--config_name", help="as for run.py; default: 3 + 3 layers of 256, vocabulary 8,000")
+    data.add_argument("--max_tokens_per_batch", type=int, help="default: 1,600, on a GPU the paper's 25,000")
+    data.add_argument("--max_tokens_per_device", type=int, default=32_768)
+    data.add_argument("--torch_compile", default="false", choices=["true", "false"], help="of our loop alone")
+    measuring = parser.add_argument_group("train: measuring")
+    measuring.add_argument("--rounds", type=int, default=3, help="turns that every contender takes")
+    measuring.add_argument("--tokens", type=int, help="target tokens of a turn; default: 50,000, on a GPU 2,000,000")
+    measuring.add_argument("--seconds", type=float, default=60, help="after which a turn of a peer ends in any case")
+    measuring.add_argument("--sentences", type=int, help="a batch of HF's example; default: 64, on a GPU 256")
+
+
+def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Let all contenders take their turns and return a row for each, ours first.
+
+    Raises
+    ------
+    UserError
+        If the data is absent, or a measurement fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        task = Task.describe(options, Path(folder))
+        peaks = {precision: task.measure("gemm", precision)["rate"] for precision in ("fp32", "bf16")}
+        contenders = task.contenders()
+        turns: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+        for number in range(1, options.rounds + 1):
+            for name, (_, take_turn) in contenders.items():
+                turns[name].append(take_turn())
+                say(f"round {number}/{options.rounds}: {name}: {turns[name][-1]['rate']:,.0f} target tokens/s")
+    flops = flops_per_target_token(task.config)
+    ours = statistics.median(turn["rate"] for turn in turns[OURS])
+    rows = [
+        describe_turns(name, precision, turns[name], ours, flops / peaks[precision] if precision else None)
+        for name, (precision, _) in contenders.items()
+    ]
+    for precision, peak in peaks.items():
+        rows.append({"what": "matrix product, GFLOP/s", "precision": precision, "median": peak / GIGA})
+    rows.append({"what": "floor of the model, GFLOP a target token", "median": flops / GIGA})
+    return rows
+
+
+def describe_turns(
+    name: str, precision: str, turns: list[dict[str, Any]], ours: float, seconds_per_token: float | None
+) -> dict[str, Any]:
+    """Make a contender's row; `seconds_per_token` is what the machine would need at its measured peak."""
+    rates = [turn["rate"] for turn in turns]
+    median = statistics.median(rates)
+    row = {
+        "what": f"{name}, target tokens/s",
+        "precision": precision,
+        "median": median,
+        "lowest": min(rates),
+        "highest": max(rates),
+        "peak memory, GB": max(turn["peak_bytes"] for turn in turns) / GIGA,
+    }
+    if seconds_per_token is None:  # the loader has no model
+        return row | {"times ours": median / ours}
+    return row | {"ours is times": ours / median, "utilization": median * seconds_per_token}
+
+
+@dataclass
+class Task:
+    """What every contender does: the flags of run.py for data and model, and how long a turn is."""
+
+    folder: Path
+    on_gpu: bool
+    config: VaswaniConfig
+    flags: list[str]
+    torch_compile: str
+    steps: int
+    spec: dict[str, Any]
+
+    @classmethod
+    def describe(cls, options: argparse.Namespace, folder: Path) -> "Task":
+        """Fill in the defaults, and write config and data where the options name none."""
+        on_gpu = options.device == "cuda"
+        budget = options.max_tokens_per_batch or (25_000 if on_gpu else 1600)
+        tokens = options.tokens or (2_000_000 if on_gpu else 50_000)
+        if options.config_name is None:
+            (folder / "config.json").write_text(json.dumps(SMALL))
+        flags = data_flags(options, folder, on_gpu)
+        flags += ["--source_lang=en", "--target_lang=de", "--max_eval_samples=2"]
+        flags += [f"--config_name={options.config_name or folder}", f"--max_tokens_per_batch={budget}"]
+        flags += [f"--max_tokens_per_device={options.max_tokens_per_device}"]
+        if not on_gpu:  # as training/recipes/multi30k-en-de.toml has it
+            flags += ["--attn_implementation=eager", "--max_source_length=64", "--max_target_length=64"]
+        config = load_config(parse_settings(flags))
+        flags += [f"--vocab_size={config.vocab_size}"]
+        spec = {
+            "device": options.device,
+            "tokens": tokens,
+            "seconds": options.seconds,
+            "folder": str(folder / "trainer"),
+            "sentences": options.sentences or (256 if on_gpu else 64),
+        }
+        # Of the four equal parts of a run, the first is warm-up.
+        return cls(folder, on_gpu, config, flags, options.torch_compile, -(-tokens // budget // 3) * 4, spec)
+
+    def contenders(self) -> dict[str, tuple[str, Callable[[], dict[str, Any]]]]:
+        """Return precision and turn of every contender, in the order of the turns."""
+        ours: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+            OURS: ("bf16", lambda: self.measure_ours("bf16")),
+        }
+        on_our_batches = ("bf16", lambda: self.measure("batched", "bf16"))
+        loader = ("", lambda: self.measure("loader", ""))
+        if self.on_gpu:
+            return ours | {
+                "MarianMT with Seq2SeqTrainer": ("bf16", lambda: self.measure("trainer", "bf16")),
+                "MarianMT on our batches": on_our_batches,
+                "our loader alone": loader,
+            }
+        return ours | {
+            "ours in float32": ("fp32", lambda: self.measure_ours("fp32")),
+            "MarianMT as HF's example": ("fp32", lambda: self.measure("example", "fp32")),
+            "MarianMT on our batches": on_our_batches,
+            # Not its default, but, as for us, what is faster on a processor.
+            "MarianMT on our batches, eager": ("bf16", lambda: self.measure("batched", "bf16", attention="eager")),
+            "our loader alone": loader,
+        }
+
+    def measure(self, contender: str, precision: str, **extra: str) -> dict[str, Any]:
+        """Let a contender of `contenders.py` take a turn; return its `rate` and its `peak_bytes`."""
+        spec = self.spec | {"contender": contender, "precision": precision, "flags": self.flags} | extra
+        output, peak_bytes = run_and_watch([sys.executable, "-m", CONTENDERS, json.dumps(spec)])
+        result = json.loads(output.splitlines()[-1])
+        return {"peak_bytes": peak_bytes} | result
+
+    def measure_ours(self, precision: str) -> dict[str, Any]:
+        """Train with the real run.py; return the `rate` that it logged after its warm-up, and its `peak_bytes`."""
+        output_dir = self.folder / "run"
+        flags = ["--overwrite_output_dir=true", f"--output_dir={output_dir}", "--eval_steps=0", "--save_steps=0"]
+        flags += [f"--max_steps={self.steps}", f"--logging_steps={self.steps // 4}"]
+        flags += [f"--mixed_precision={'bf16' if precision == 'bf16' else 'no'}"]
+        flags += [f"--torch_compile={self.torch_compile}"]
+        program = ["-c", MEASURED_RUN, str(RUN)] if self.on_gpu else [str(RUN)]
+        output, peak_bytes = run_and_watch([sys.executable, *program, *self.flags, *flags])
+        lines = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [row for row in map(json.loads, lines) if "target_tokens_per_second" in row][1:]
+        tokens = sum(row["target_tokens"] for row in rows)
+        seconds = sum(row["target_tokens"] / row["target_tokens_per_second"] for row in rows)
+        return {
+            "rate": tokens / seconds,
+            "peak_bytes": int(output.splitlines()[-1]) if self.on_gpu else peak_bytes,
+        }
+
+
+def data_flags(options: argparse.Namespace, folder: Path, on_gpu: bool) -> list[str]:
+    """Return the flags that name the data; WMT-like text is written first where it is wanted."""
+    name = options.dataset_name or ("synthetic" if on_gpu else str(ROOT.parent / "shared" / "data" / "multi30k"))
+    if name != "synthetic":
+        return [f"--dataset_name={name}", f"--dataset_config_name={options.dataset_config_name}"]
+    for split, count in (("train", 200_000), ("validation", 100)):
+        write_synthetic_pairs(folder / f"{split}.tsv", count)
+    return [f"--train_file={folder / 'train.tsv'}", f"--validation_file={folder / 'validation.tsv'}"]
+
+
+def write_synthetic_pairs(path: Path, count: int) -> None:
+    """Write pairs whose lengths are spread as WMT14's are, of as many types as its vocabulary of 37,000 needs."""
+    generator = random.Random(2017)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(generator.choices(letters, k=generator.randint(2, 9))) for _ in range(60_000)]
+    cumulative = [0.0]
+    for rank in range(1, len(words) + 1):  # Zipf's law
+        cumulative.append(cumulative[-1] + 1 / (rank + 10))
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(count):
+            length = min(100, max(1, round(generator.lognormvariate(2.95, 0.65))))
+            other = max(1, round(length * generator.uniform(0.8, 1.2)))
+            sides = (
+                " ".join(generator.choices(words, cum_weights=cumulative[1:], k=number)) for number in (length, other)
+            )
+            file.write("\t".join(sides) + "\n")
+
+
+def say(text: str) -> None:
+    """Show progress, apart from the table."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,87 @@
+"""From plan to tensors: this process's share of one update after another, for ever."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+
+from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, plan_epoch, positions
+from training.data.preparation import read_pairs
+from training.settings import TrainingSettings
+
+
+class Update(NamedTuple):
+    """One optimizer update as this process sees it.
+
+    `pairs` are the micro-batches of this process, as indices; `batches` the same as tensors, once loaded. The counts
+    are those of all processes: target tokens, real tokens of both sides, and positions including padding.
+    """
+
+    epoch: int
+    position: int
+    epoch_length: int
+    target_tokens: int
+    real_tokens: int
+    positions: int
+    pairs: list[np.ndarray]
+    batches: list[Batch]
+
+
+def plan_updates(
+    lengths: tuple[np.ndarray, np.ndarray],
+    settings: TrainingSettings,
+    process_index: int,
+    num_processes: int,
+    start: tuple[int, int] = (0, 0),
+) -> Iterator[Update]:
+    """Yield updates without their tensors, beginning after `start` = (epoch, updates of it that are done)."""
+    first_epoch, done = start
+    for epoch in itertools.count(first_epoch):
+        plan = plan_epoch(*lengths, settings.max_tokens_per_batch, settings.seed, epoch, settings.length_groups)
+        for index in range(done, len(plan)):
+            batches = cut(plan[index], *lengths, settings.max_tokens_per_device, num_processes)
+            pairs = np.concatenate(batches)
+            yield Update(
+                epoch=epoch,
+                position=index + 1,
+                epoch_length=len(plan),
+                target_tokens=int(lengths[1][pairs].sum()),
+                real_tokens=int(sum(side[pairs].sum() for side in lengths)),
+                positions=int(sum(positions(batch, *lengths).sum() for batch in batches)),
+                pairs=batches[process_index::num_processes],
+                batches=[],
+            )
+        done = 0
+
+
+class _Pairs(torch.utils.data.Dataset):
+    """Reads and pads the pairs of an update; the plan is its sampler."""
+
+    def __init__(self, rows: Dataset, pad_token_id: int):
+        self.rows = rows
+        self.pad_token_id = pad_token_id
+
+    def __getitem__(self, index: Update) -> Update:
+        return index._replace(batches=[self._load(indices) for indices in index.pairs])
+
+    def _load(self, indices: np.ndarray) -> Batch:
+        if not len(indices):  # teaches nothing, but every process has to take part in an update
+            nothing = [Side(np.array([filler]), np.array([1])) for filler in (self.pad_token_id, IGNORED_LABEL)]
+            return collate(*nothing, self.pad_token_id)
+        return collate(*read_pairs(self.rows, indices), self.pad_token_id)
+
+
+def load_updates(updates: Iterable[Update], rows: Dataset, pad_token_id: int, num_workers: int) -> Iterator[Update]:
+    """Fill in the tensors of planned updates, ahead of their use in `num_workers` processes."""
+    loader = DataLoader(
+        _Pairs(rows, pad_token_id),
+        sampler=updates,
+        batch_size=None,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+    )
+    return iter(loader)

@@ -1,0 +1,287 @@
+"""Text in, encoded pairs out (section 5.1): vocabulary, ids, what is kept, as memory-mapped Arrow tables.
+
+What is made is cached by what it was made from, so that a later run, or another process of this one, finds it ready.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from datasets import Dataset, DatasetDict, Features, List, Value, config
+from datasets.exceptions import DatasetGenerationError
+from tokenizers import Tokenizer
+from tqdm.auto import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from training.data.batch_plan import Side
+from training.data.corpora import load_text
+from training.data.sentence_encoder import SentenceEncoder
+from training.settings import TrainingSettings
+from vaswani.errors import UserError
+from vaswani.tokenization import train_tokenizer, wrap_tokenizer
+
+
+DROP_REASONS = ("kept", "empty", "too long", "unbalanced")
+PAIRS_AT_A_TIME = 5000
+
+# Part of what the caches are named by: to be raised when the same text and settings give something else.
+VOCABULARY_VERSION = 1
+ENCODING_VERSION = 1
+
+FEATURES = Features(
+    input_ids=List(Value("int32")),
+    labels=List(Value("int32")),
+    source_length=Value("int32"),
+    target_length=Value("int32"),
+)
+
+
+class Prepared(NamedTuple):
+    """All that a run reads: every split as text and as usable encoded pairs, and what was dropped of it and why."""
+
+    text: DatasetDict
+    tokenizer: PreTrainedTokenizerBase
+    encoded: DatasetDict
+    counts: dict[str, dict[str, int]]
+
+
+def prepare(settings: TrainingSettings) -> Prepared:
+    """Read the text, load or train the tokenizer, and encode all splits, or take from the cache what is there.
+
+    Raises
+    ------
+    UserError
+        If something is missing or unfit, or the cache cannot be written.
+    """
+    try:
+        text = load_text(settings)
+        tokenizer = load_tokenizer(settings, text["train"])
+        encoded, counts = DatasetDict(), {}
+        for split, rows in text.items():
+            encoded[split], counts[split] = encode(rows, tokenizer, settings, split)
+    except (OSError, DatasetGenerationError) as error:
+        cache = config.HF_DATASETS_CACHE
+        raise UserError(f"the data cannot be prepared in {cache}: {error.__cause__ or error}") from error
+    return Prepared(text, tokenizer, encoded, counts)
+
+
+def _cache_path(suffix: str, *origins: object) -> Path:
+    """Name the cache file of what is made from `origins`, which JSON can hold."""
+    key = xxhash.xxh3_128_hexdigest(json.dumps(origins).encode())
+    return Path(config.HF_DATASETS_CACHE) / "vaswani" / (key + suffix)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that was named, or that of the model to start from, or train one on both sides of the text.
+
+    Raises
+    ------
+    UserError
+        If there is none where it should be, it is unfit, or the text does not support the vocabulary size.
+    """
+    for field in ("tokenizer_name", "model_name_or_path"):
+        name = getattr(settings, field)
+        if name is not None:
+            return load_named_tokenizer(name, field)
+    assert settings.vocab_size is not None  # it has a default where there is no model to start from
+    return _load_own_tokenizer(settings.vocab_size, train_text)
+
+
+def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from the folder or Hub id that a setting names.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it is slow or lacks ``</s>`` or ``<pad>``; with the setting.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {reason}") from error
+    if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
+        raise UserError(f"{field}={name!r} must have an end-of-sentence and a padding token")
+    if not tokenizer.is_fast:
+        raise UserError(f"{field}={name!r} is a {type(tokenizer).__name__}: it must have a tokenizer.json")
+    for note in ("is_local", "local_files_only"):  # of this machine; it would be published
+        tokenizer.init_kwargs.pop(note, None)
+    return tokenizer
+
+
+def _load_own_tokenizer(vocab_size: int, train_text: Dataset) -> PreTrainedTokenizerBase:
+    path = _cache_path(".tokenizer.json", VOCABULARY_VERSION, train_text._fingerprint, vocab_size)
+    if not path.exists():
+        try:
+            trained = train_tokenizer(_sentences(train_text), vocab_size)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        _write(path, trained.backend_tokenizer.to_str())
+    return wrap_tokenizer(Tokenizer.from_file(str(path)))
+
+
+def _sentences(rows: Dataset) -> Iterator[str]:
+    """Yield the sentences of both sides, showing how far it has come."""
+    with tqdm(total=len(rows), desc="Training the vocabulary", unit=" pairs") as progress:
+        for table in rows.with_format("arrow").iter(PAIRS_AT_A_TIME):
+            for side in table.columns:
+                yield from (sentence or "" for sentence in side.to_pylist())
+            progress.update(len(table))
+        progress.set_postfix_str("read, now merging")
+
+
+def encode(
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TrainingSettings, split: str
+) -> tuple[Dataset, dict[str, int]]:
+    """Encode the pairs of a split, and drop those that are of no use.
+
+    Parameters
+    ----------
+    rows : Dataset
+        Columns `source` and `target`.
+    tokenizer : PreTrainedTokenizerBase
+        A fast one.
+    settings : TrainingSettings
+        For the limits.
+    split : str
+        Its name, for the progress bar.
+
+    Returns
+    -------
+    encoded : Dataset
+        What is kept: columns `input_ids` and `labels` (each ending in ``</s>``), `source_length`, `target_length`.
+    counts : dict of str to int
+        Pairs per entry of `DROP_REASONS`.
+
+    Raises
+    ------
+    UserError
+        If there is nothing, or nothing is left.
+    """
+    limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
+    encoder = SentenceEncoder(tokenizer)
+    origins = ENCODING_VERSION, rows._fingerprint, encoder.backend.to_str(), tokenizer.split_special_tokens, limits
+    path, counted = _cache_path(".arrow", *origins), _cache_path(".counts.json", *origins)
+    totals = np.zeros(len(DROP_REASONS), dtype=np.int64)
+
+    def encode_and_count(table: pa.Table) -> pa.Table:
+        encoded, drop = encode_table(table, encoder, limits)
+        totals[:] += np.bincount(drop, minlength=len(totals))
+        return pa.Table.from_batches([encoded.filter(pa.array(drop == 0))])  # one chunk, even if nothing is left
+
+    if not len(rows):
+        raise UserError(f"there is no pair in {split}")
+    encoded = rows.with_format("arrow").map(
+        encode_and_count,
+        batched=True,
+        batch_size=PAIRS_AT_A_TIME,
+        writer_batch_size=PAIRS_AT_A_TIME,
+        remove_columns=rows.column_names,
+        features=FEATURES,
+        cache_file_name=str(path),
+        new_fingerprint=path.stem,
+        load_from_cache_file=counted.exists(),  # written last, so the pairs are complete
+        desc=f"Encoding {split}",
+    )
+    if totals.any():
+        _write(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
+    counts = json.loads(counted.read_text(encoding="utf-8"))
+    if not counts["kept"]:
+        raise UserError(f"no usable pair is left of {len(rows):,} in {split}: {describe(counts)}")
+    return encoded.with_format(None), counts
+
+
+def encode_table(
+    table: pa.Table, encoder: SentenceEncoder, limits: tuple[int, int, float]
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Encode pairs, and judge each.
+
+    Parameters
+    ----------
+    table : Table
+        Columns `source` and `target`.
+    encoder : SentenceEncoder
+    limits : tuple
+        The last three arguments of `judge`.
+
+    Returns
+    -------
+    encoded : RecordBatch
+        All pairs, with the columns of `FEATURES`.
+    drop : ndarray
+        What `judge` returns.
+    """
+    sides = [[sentence or "" for sentence in table[side].to_pylist()] for side in ("source", "target")]
+    ids, lengths = encoder(sides[0] + sides[1])
+    ends = np.append(np.int32(0), np.cumsum(lengths, dtype=np.int32))
+    columns = [pa.ListArray.from_arrays(ends[first:][: len(table) + 1], ids) for first in (0, len(table))]
+    columns += map(pa.array, lengths.reshape(2, -1))
+    empty = np.array([not (source.strip() and target.strip()) for source, target in zip(*sides, strict=True)])
+    return pa.record_batch(columns, names=list(FEATURES)), judge(*lengths.reshape(2, -1), empty, *limits)
+
+
+def judge(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    empty: np.ndarray,
+    max_source_length: int,
+    max_target_length: int,
+    max_length_ratio: float,
+) -> np.ndarray:
+    """Return for each pair the first reason to drop it, as an index into `DROP_REASONS`; 0 keeps it.
+
+    Lengths count ``</s>``; the ratio is of the tokens before it.
+    """
+    longer = np.maximum(source_lengths, target_lengths) - 1
+    shorter = np.minimum(source_lengths, target_lengths) - 1
+    return np.select(
+        [
+            empty,
+            (source_lengths > max_source_length) | (target_lengths > max_target_length),
+            longer > max_length_ratio * shorter,
+        ],
+        [1, 2, 3],
+        0,
+    ).astype(np.int8)
+
+
+def describe(counts: dict[str, int]) -> str:
+    """Say in words what was kept and dropped."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+
+
+def lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of all sources and of all targets, two (N,) arrays of int32."""
+    table = encoded.with_format("arrow")[:]
+    return table["source_length"].to_numpy(), table["target_length"].to_numpy()
+
+
+def read_pairs(encoded: Dataset, indices: np.ndarray) -> tuple[Side, Side]:
+    """Read pairs, in the order of `indices`: their sources and their targets."""
+    table = encoded.with_format("arrow")[indices]
+    sides = (table[name].combine_chunks() for name in ("input_ids", "labels"))
+    source, target = (Side(side.flatten().to_numpy(), side.value_lengths().to_numpy()) for side in sides)
+    return source, target
+
+
+def fingerprint(encoded: Dataset) -> str:
+    """Hash ids and lengths of all pairs; where and how they are stored does not matter."""
+    digests = {name: xxhash.xxh3_128() for name in FEATURES}
+    for table in encoded.with_format("arrow").iter(PAIRS_AT_A_TIME):
+        for name, digest in digests.items():
+            for chunk in table[name].chunks:
+                digest.update((chunk.flatten() if pa.types.is_list(chunk.type) else chunk).to_numpy())
+    return xxhash.xxh3_128_hexdigest(b"".join(digest.digest() for digest in digests.values()))

@@ -1,0 +1,35 @@
+"""Facts of the machine: its hardware, its cores, the versions of what is installed."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+
+PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu", "sacremoses")
+
+
+def installed_version(package: str) -> str:
+    """Return the version of a package, which need not be installed to be used."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def describe_hardware(device: torch.device) -> str:
+    """Name the processor that trains, such as "AMD EPYC, 2 cores" or "NVIDIA H200"."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}"
+    names = [platform.processor() or platform.machine()]
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")] or names
+    return f"{names[0]}, {usable_cores()} cores"
+
+
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,167 @@
+"""The rows of Table 3: what the paper reports for each, its config and recipe here, and all of them made smaller."""
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from training.settings import ROOT, TrainingSettings, describe_unknown, parse_settings
+from vaswani import VaswaniConfig
+from vaswani.errors import UserError
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 3, with what the paper prints in it; perplexity and BLEU are on newstest2013.
+
+    Parameters
+    ----------
+    name : str
+        Group and change; also that of its recipe and of its folder in `hub_configs/`, but for "base" and "big".
+    perplexity : float
+        Of a word piece, unsmoothed.
+    bleu : float
+    parameters : int, optional
+        In millions, where it is printed.
+    hours : float, optional
+        Of training (section 5.2), where Table 2 has its cost.
+    """
+
+    name: str
+    perplexity: float
+    bleu: float
+    parameters: int | None = None
+    hours: float | None = None
+
+    @property
+    def config_name(self) -> str:
+        """Its folder in `hub_configs/`, and its recipe."""
+        return f"{self.name}-en-de" if self.name in ("base", "big") else self.name
+
+    @property
+    def folder(self) -> Path:
+        """Where its config is."""
+        return ROOT / "hub_configs" / self.config_name
+
+    @property
+    def config(self) -> VaswaniConfig:
+        """Its model, as in the paper."""
+        return AutoConfig.from_pretrained(self.folder)
+
+    def settings(self, *flags: str) -> TrainingSettings:
+        """Read its recipe, over which flags win."""
+        return parse_settings([*self.arguments(), *flags])
+
+    def arguments(self) -> list[str]:
+        """Return what run.py is given to train it as the paper did: without averaging (section 6.2)."""
+        recipe = ROOT / "training" / "recipes" / f"{self.config_name}.toml"
+        return [str(recipe), "--average_checkpoints=1", "--save_total_limit=1"]
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row("base", 4.92, 25.8, 65, hours=12),
+        Row("A-h1", 5.29, 24.9),
+        Row("A-h4", 5.00, 25.5),
+        Row("A-h16", 4.91, 25.8),
+        Row("A-h32", 5.01, 25.4),
+        Row("B-k16", 5.16, 25.1, 58),
+        Row("B-k32", 5.01, 25.4, 60),
+        Row("C-N2", 6.11, 23.7, 36),
+        Row("C-N4", 5.19, 25.3, 50),
+        Row("C-N8", 4.88, 25.5, 80),
+        Row("C-d256", 5.75, 24.5, 28),
+        Row("C-d1024", 4.66, 26.0, 168),
+        Row("C-ff1024", 5.12, 25.4, 53),
+        Row("C-ff4096", 4.75, 26.2, 90),
+        Row("D-drop0.0", 5.77, 24.6),
+        Row("D-drop0.2", 4.95, 25.5),
+        Row("D-ls0.0", 4.67, 25.3),
+        Row("D-ls0.2", 5.47, 25.7),
+        Row("E-learned", 4.92, 25.7),
+        Row("big", 4.33, 26.4, 213, hours=84),
+    )
+}
+
+# What the paper varies together, as it is ordered by size; each is compared within itself.
+SERIES = {
+    "heads (A)": ("A-h1", "A-h4", "base", "A-h16", "A-h32"),
+    "width of keys (B)": ("B-k16", "B-k32", "base"),
+    "layers (C)": ("C-N2", "C-N4", "base", "C-N8"),
+    "d_model (C)": ("C-d256", "base", "C-d1024"),
+    "d_ff (C)": ("C-ff1024", "base", "C-ff4096"),
+    "dropout (D)": ("D-drop0.0", "base", "D-drop0.2"),
+    "label smoothing (D)": ("D-ls0.0", "base", "D-ls0.2"),
+    "positions (E)": ("base", "E-learned"),
+    "base and big": ("base", "big"),
+}
+
+
+def choose_rows(names: str) -> list[Row]:
+    """Return the rows of a list "base,A-h1", or "all", in the order of the table.
+
+    Raises
+    ------
+    UserError
+        If a name is unknown, with the nearest known one.
+    """
+    wanted = list(ROWS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in ROWS:
+            raise UserError(f"{describe_unknown('row of Table 3', name, ROWS)}; --list has all")
+    if not wanted:
+        raise UserError("rows must name at least one row, such as base,A-h1, or be 'all'")
+    return [row for row in ROWS.values() if row.name in wanted]
+
+
+def scale_config(config: VaswaniConfig, scale: float) -> VaswaniConfig:
+    """Make a model of Table 3 smaller, so that the rows keep their ratios to each other.
+
+    Every width (d_model, d_ff, d_k, d_v) is multiplied by `scale`; the number of heads stays, as theirs shrink. Layers
+    are halved at any scale below 1: 1, 2, 3, 4 is the smallest row of whole numbers in the ratio of 2, 4, 6, 8.
+
+    Parameters
+    ----------
+    config : VaswaniConfig
+    scale : float
+        A multiple of 1/16, since Table 3's smallest width is 16; at most 1.
+
+    Raises
+    ------
+    UserError
+        If `scale` is another number.
+    """
+    if not 0 < scale <= 1 or Fraction(scale) * 16 % 1:
+        raise UserError(
+            f"scale={scale:g} must be a multiple of 1/16 = 0.0625 and at most 1, so that widths stay whole"
+        )
+    fields = config.to_diff_dict()
+    for name in ("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "head_dim", "v_head_dim"):
+        if getattr(config, name) is not None:
+            fields[name] = int(getattr(config, name) * Fraction(scale))
+    if scale < 1:
+        fields |= {name: getattr(config, name) // 2 for name in ("encoder_layers", "decoder_layers")}
+    return VaswaniConfig(**fields)
+
+
+def write_config(row: Row, scale: float, folder: Path) -> None:
+    """Write the scaled config of a row, and how its model decodes, into a folder that run.py can train from.
+
+    Raises
+    ------
+    UserError
+        If another config is there: that of the row at another scale, which may have been trained.
+    """
+    declared = json.loads((row.folder / "config.json").read_text(encoding="utf-8"))
+    scaled = scale_config(row.config, scale)
+    fields = {name: getattr(scaled, name, value) for name, value in declared.items()}
+    decoding = (row.folder / "generation_config.json").read_text(encoding="utf-8")
+    path, text = folder / "config.json", json.dumps(fields, indent=2) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{folder} holds the row at another scale than {scale:g}: choose another output_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    (folder / "generation_config.json").write_text(decoding, encoding="utf-8")

@@ -1,0 +1,202 @@
+"""Several runs of run.py, one after another or side by side, with one progress bar for them all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from training.machine import usable_cores
+from training.settings import ROOT, TrainingSettings
+from training.trainer.run_directory import changed_settings
+from vaswani.errors import UserError
+from vaswani.interruption import Interrupted, Interruption
+
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass
+class Run:
+    """One run of a sweep.
+
+    Parameters
+    ----------
+    name : str
+    arguments : list of str
+        What run.py is given.
+    settings : TrainingSettings
+        What they mean.
+    cost : float
+        Operations that it takes, by which progress is measured.
+    """
+
+    name: str
+    arguments: list[str]
+    settings: TrainingSettings
+    cost: float
+    process: subprocess.Popen | None = field(default=None, repr=False)
+    error: str | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where it leaves what it makes."""
+        return Path(self.settings.output_dir)
+
+    @property
+    def log(self) -> Path:
+        """Where what it says is kept."""
+        return self.directory.with_suffix(self.directory.suffix + ".log")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has published its model."""
+        return (self.directory / "model" / "README.md").exists()
+
+    def check(self) -> None:
+        """Refuse a directory that holds another run.
+
+        Raises
+        ------
+        UserError
+            Naming what differs.
+        """
+        changed = changed_settings(self.directory, self.settings)
+        if changed:
+            raise UserError(
+                f"{self.directory} holds a run of another recipe ({'; '.join(changed)}): choose another output_dir, "
+                "or remove it"
+            )
+
+    def share_done(self) -> float:
+        """Return the share of its updates that are done."""
+        if self.is_finished:
+            return 1.0
+        steps = [row["step"] for row in read_metrics(self.directory)]
+        return max(steps, default=0) / self.settings.max_steps
+
+    def go(self, environment: dict[str, str]) -> None:
+        """Train, or go on training, to the end; `error` says in its last words why it failed."""
+        resume = ["--resume_from_checkpoint=latest"] if (self.directory / "recipe.toml").exists() else []
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(ROOT / "training" / "run.py"), *self.arguments, *resume]
+        with self.log.open("a", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            status = self.process.wait()
+        if status:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            self.error = next((line for line in reversed(lines) if line.strip()), f"exit status {status}")
+        elif not self.is_finished:
+            self.error = "it was asked to end"
+
+
+def read_metrics(directory: Path) -> list[dict]:
+    """Return the rows that a run has logged, but for a last one that is not yet whole."""
+    path = directory / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) -> None:
+    """Finish all runs, `jobs` at a time, the costliest first where several share the machine.
+
+    Each job has a GPU of its own where there are any, else its share of the cores.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    jobs : int
+    when_done : callable
+        Called with each run that has ended.
+
+    Raises
+    ------
+    UserError
+        If some failed, after all others are done; or if it was interrupted, after all have saved.
+    """
+    waiting = [run for run in runs if not run.is_finished]
+    queue = deque(sorted(waiting, key=lambda run: -run.cost) if jobs > 1 else waiting)
+    ended: deque[Run] = deque()
+    stop = threading.Event()
+
+    def work(number: int) -> None:
+        environment = place(number, jobs)
+        while queue and not stop.is_set():
+            run = queue.popleft()
+            run.go(environment)
+            ended.append(run)
+
+    total, done = sum(run.cost for run in runs), sum(run.cost * run.share_done() for run in runs)
+    with (
+        tqdm(total=total, initial=done, desc="Sweep", unit="FLOP", unit_scale=True) as progress,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
+        try:
+            with Interruption():
+                workers = [pool.submit(work, number) for number in range(jobs)]
+                while wait(workers, SECONDS_BETWEEN_LOOKS).not_done or ended:
+                    show(progress, runs)
+                    while ended:
+                        when_done(ended.popleft())
+                for worker in workers:
+                    worker.result()
+        except BaseException as error:
+            stop.set()
+            for run in runs:
+                if run.process is not None and run.process.poll() is None:
+                    run.process.send_signal(signal.SIGTERM)  # it saves and ends
+            if isinstance(error, Interrupted):
+                raise UserError("interrupted: what was done is saved, the same command goes on") from error
+            raise
+    failed = [f"{run.name}: {run.error} (more in {run.log})" for run in runs if run.error is not None]
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(runs)} failed; the same command tries them again\n" + "\n".join(failed)
+        )
+
+
+def show(progress: tqdm, runs: Sequence[Run]) -> None:
+    """Bring the progress bar up to date."""
+    running = [run for run in runs if run.process is not None and run.process.poll() is None]
+    progress.set_postfix_str(", ".join(f"{run.name} {run.share_done():.0%}" for run in running), refresh=False)
+    progress.n = sum(run.cost * run.share_done() for run in runs)
+    progress.refresh()
+
+
+def place(number: int, jobs: int) -> dict[str, str]:
+    """Give this thread a share of the cores, which its processes inherit; return their environment, with their GPU."""
+    devices = torch.cuda.device_count()
+    if devices:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
+        return os.environ | {"CUDA_VISIBLE_DEVICES": visible[number % devices]}
+    if jobs > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[number::jobs] or cores)
+    return dict(os.environ)
+
+
+def default_jobs() -> int:
+    """Return how many runs at a time fill this machine: one a GPU, or one that has all cores."""
+    return max(1, torch.cuda.device_count())
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a number of jobs that this machine has no room for.
+
+    Raises
+    ------
+    UserError
+        Naming what is allowed.
+    """
+    room = torch.cuda.device_count() or usable_cores()
+    if not 1 <= jobs <= room:
+        raise UserError(f"jobs={jobs} must be at least 1 and at most {room}, the GPUs or cores of this machine")

@@ -1,0 +1,157 @@
+"""The published model that a run starts from: config, weights, tokenizer and how it decodes."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, GenerationConfig
+from transformers.utils import logging
+
+from training.data.preparation import load_named_tokenizer
+from training.settings import TrainingSettings
+from training.trainer.fingerprint import weights_checksum
+from training.trainer.model import PAPERS_DECODING, load_config
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani.errors import UserError
+from vaswani.models.pipeline_vaswani import tokenizer_problem
+
+
+# Fields of a config that do not say what the model is: they follow from its tokenizer or its languages.
+NOT_ARCHITECTURE = {
+    "vocab_size", "pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "source_lang",
+    "target_lang", "use_cache", "is_encoder_decoder",
+}  # fmt: skip
+
+
+def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGeneration, dict[str, str]]:
+    """Load the model of `model_name_or_path` in float32, and give it the direction of the run.
+
+    Returns
+    -------
+    model : VaswaniForConditionalGeneration
+        With its own config, weights and generation config.
+    origin : dict of str to str
+        What recipe and card say of it: its name, the direction that it was trained on, the SHA-256 of its weights.
+
+    Raises
+    ------
+    UserError
+        If it is missing, incomplete, no Transformer of ours or without its tokenizer, contradicts another setting, or
+        lies where this run writes.
+    """
+    name = str(settings.model_name_or_path)
+    if Path(name).is_dir() and Path(name).resolve().is_relative_to(Path(settings.output_dir).resolve()):
+        raise UserError(
+            f"model_name_or_path={name!r} must not lie in output_dir={settings.output_dir!r}, where this run writes "
+            "its own model: choose another output_dir"
+        )
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model_name_or_path={name!r} must be the folder or Hub id of a published model: {_first_line(error)}"
+        ) from error
+    if not isinstance(config, VaswaniConfig):
+        raise UserError(f"model_name_or_path={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")
+    _check_contradictions(config, settings)
+    model = _load_weights(name, config)
+    _check_tokenizer(model, settings)
+    origin = {
+        "base_model": _public_name(name),
+        "base_model_direction": f"{config.source_lang}-{config.target_lang}",
+        "base_model_sha256": weights_checksum(model),
+    }
+    model.config.source_lang, model.config.target_lang = settings.source_lang, settings.target_lang
+    model.set_attn_implementation(settings.attn_implementation)
+    try:
+        GenerationConfig.from_pretrained(name)
+    except OSError:  # it does not say how to decode
+        model.generation_config.update(**PAPERS_DECODING, allow_custom_entries=True)
+    return model, origin
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _check_contradictions(config: VaswaniConfig, settings: TrainingSettings) -> None:
+    """Refuse a vocabulary size or a config that was given too, and is not that of the base model."""
+    name = settings.model_name_or_path
+    if settings.vocab_size not in (None, config.vocab_size):
+        raise UserError(
+            f"vocab_size={settings.vocab_size} contradicts model_name_or_path={name!r}, which has {config.vocab_size} "
+            "types: leave vocab_size out"
+        )
+    if settings.config_name is None:
+        return
+    given = load_config(settings)
+    fields = [field for field in VaswaniConfig.__annotations__ if field not in NOT_ARCHITECTURE]
+    pairs = [(field, getattr(given, field), getattr(config, field)) for field in fields]
+    differences = [f"{field} is {one!r} there, {other!r} here" for field, one, other in pairs if one != other]
+    if differences:
+        raise UserError(
+            f"config_name={settings.config_name!r} contradicts model_name_or_path={name!r}: "
+            f"{'; '.join(differences)}: leave config_name out"
+        )
+
+
+def _load_weights(name: str, config: VaswaniConfig) -> VaswaniForConditionalGeneration:
+    """Load all weights in float32, whatever type they were saved in."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what is wrong is said below, in one sentence
+    try:
+        loaded: Any = VaswaniForConditionalGeneration.from_pretrained(
+            name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+    except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
+        raise UserError(
+            f"model_name_or_path={name!r} has no weights that can be loaded: {_first_line(error)}"
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    model, report = loaded
+    problems = [f"{len(keys)} {kind.replace('_keys', '')}" for kind, keys in report.items() if keys]
+    if config.tie_word_embeddings and model.lm_head.weight is not model.get_input_embeddings().weight:
+        problems.append("two matrices where tie_word_embeddings=True wants one")
+    if problems:
+        raise UserError(
+            f"model_name_or_path={name!r} has weights that do not fit its config.json: {', '.join(problems)}"
+        )
+    for weight in model.parameters():
+        # Until here a view of the file, which somebody may write anew while this run trains.
+        weight.data = weight.data.clone()
+    return model
+
+
+def _check_tokenizer(model: VaswaniForConditionalGeneration, settings: TrainingSettings) -> None:
+    """Check that the tokenizer that will be used is the model's."""
+    name, given = str(settings.model_name_or_path), settings.tokenizer_name
+    has_none = Path(name).is_dir() and not (Path(name) / "tokenizer.json").exists()
+    if has_none and given is None:
+        raise UserError(
+            f"model_name_or_path={name!r} has no tokenizer.json, as no checkpoint has: name that of its run's model/ "
+            "with tokenizer_name"
+        )
+    tokenizer = load_named_tokenizer(given or name, "tokenizer_name" if given else "model_name_or_path")
+    problem = tokenizer_problem(model, tokenizer)
+    if problem is not None:
+        raise UserError(f"model_name_or_path={name!r} {problem}")
+    if given is None or has_none:
+        return
+    own = load_named_tokenizer(name, "model_name_or_path")
+    if own.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+        raise UserError(
+            f"tokenizer_name={given!r} contradicts model_name_or_path={name!r}, which has another tokenizer: leave "
+            "tokenizer_name out"
+        )
+
+
+def _public_name(name: str) -> str:
+    """Return the Hub id of a model, or what its run was called; never a path of this machine."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    recipe = folder / "recipe.toml"
+    published = tomllib.loads(recipe.read_text(encoding="utf-8")) if recipe.exists() else {}
+    return published.get("hub_model_id") or Path(published.get("output_dir", folder.resolve())).name

@@ -1,0 +1,171 @@
+"""What a run keeps of itself on disk, and how it goes on from it."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from training.settings import TrainingSettings
+from training.trainer.checkpoints import (
+    average_checkpoints,
+    damage,
+    find_checkpoint,
+    list_checkpoints,
+    prune,
+    read_state,
+    save_checkpoint,
+    set_aside,
+)
+from training.trainer.fingerprint import differences
+from training.trainer.sharding import full_tensor, load_tensors, optimizer_tensors
+from vaswani import VaswaniForConditionalGeneration
+from vaswani.errors import UserError
+
+
+@dataclass
+class Progress:
+    """How far a run is. With the weights and Adam's moments it is all that resuming needs: order and dropout follow.
+
+    `sums` are those since the last log row: smoothed loss, nll, target tokens, real tokens, positions. `scores` are
+    the evaluations on validation: step and value of `metric_for_best_model`.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    epoch_length: int = 1
+    skipped_updates: int = 0
+    skipped_in_a_row: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+    scores: list[list[float]] = field(default_factory=list)
+
+
+class Keeper:
+    """Saves a run and brings it back.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+    settings : TrainingSettings
+    model : VaswaniForConditionalGeneration
+        What is evaluated and published. In the end it holds the chosen weights.
+    identity : dict
+        What must not change between saving and resuming.
+    say : callable
+        Tells the user something, once.
+
+    Attributes
+    ----------
+    trained : VaswaniForConditionalGeneration
+        What learns: the model itself, but a copy of it where FSDP will take it apart.
+    saved_step : int
+        Step of the newest checkpoint.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        settings: TrainingSettings,
+        model: VaswaniForConditionalGeneration,
+        identity: dict[str, dict[str, Any]],
+        say: Callable[[str], None],
+    ):
+        self.accelerator, self.settings, self.model = accelerator, settings, model
+        self.identity, self.say = identity, say
+        self.directory = Path(settings.output_dir) / "checkpoints"
+        self.trained = copy.deepcopy(model) if accelerator.is_fsdp2 else model
+        self.saved_step = 0
+        if accelerator.is_main_process:
+            model.to(accelerator.device)
+
+    def save(self, progress: Progress, optimizer: torch.optim.Optimizer, note: str = "") -> None:
+        """Save a checkpoint: all processes gather the tensors, the main one writes."""
+        self.collect()
+        moments = {name: full_tensor(value) for name, value in optimizer_tensors(self.trained, optimizer).items()}
+        if self.accelerator.is_main_process:
+            scaler = self.accelerator.scaler
+            state = {
+                "progress": asdict(progress),
+                "processes": self.accelerator.num_processes,
+                "scaler": None if scaler is None else scaler.state_dict(),
+                "identity": self.identity,
+            }
+            save_checkpoint(self.directory, progress.step, self.model, moments, state, note)
+            prune(self.directory, self.settings.save_total_limit)
+        self.accelerator.wait_for_everyone()
+        self.saved_step = progress.step
+
+    def collect(self) -> None:
+        """Bring the whole model to the main process, where FSDP trains it in pieces."""
+        if self.model is not self.trained:
+            weights = {name: full_tensor(weight) for name, weight in self.trained.named_parameters()}
+            if self.accelerator.is_main_process:
+                self.model.load_state_dict(weights, strict=False)  # shared weights have one name here
+
+    def resume(self, optimizer: torch.optim.Optimizer) -> Progress:
+        """Go on from a checkpoint, where the settings say so and there is one.
+
+        Raises
+        ------
+        UserError
+            If there is no good one, or recipe, model, tokenizer or data have changed.
+        """
+        found: list[Any] = [None, None]
+        if self.accelerator.is_main_process and self.settings.resume_from_checkpoint:
+            found = self._find(self.settings.resume_from_checkpoint)
+        folder, state = broadcast_object_list(found)
+        if folder is None:
+            return Progress()
+        load_tensors(folder, self.trained, optimizer, self.accelerator)
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        progress = Progress(**state["progress"])
+        self.saved_step = progress.step
+        self.say(f"Resumed from {folder} at step {progress.step:,}")
+        if state["processes"] != self.accelerator.num_processes:
+            self.say(
+                f"It was saved by {state['processes']} process(es), now there are {self.accelerator.num_processes}: "
+                "updates hold the same pairs as before, but rounding and dropout differ"
+            )
+        return progress
+
+    def _find(self, which: str) -> list[Any]:
+        """Find a checkpoint and its state, check that it is of this run, and set aside what it supersedes."""
+        folder, superseded = find_checkpoint(self.directory, which)
+        state = folder and read_state(folder)
+        changed = differences(state["identity"], self.identity) if state else []
+        if changed:
+            raise UserError(f"{folder} cannot be resumed, since it is of another run: {'; '.join(changed)}")
+        for other, reason in superseded.items():
+            self.say(f"{other.name} {reason}: it is set aside as {set_aside(other).name}")
+        if folder is None:
+            self.say("There is no checkpoint yet: the run begins at its beginning")
+        return [folder, state]
+
+    def choose_weights(self) -> int:
+        """Put into the model what is published, and return of how many checkpoints it is the average.
+
+        That is the average of the last checkpoints where the settings say so (section 6.1), else the best ones where
+        they stop early, else the last ones.
+        """
+        self.collect()
+        settings, folders = self.settings, []
+        if settings.average_checkpoints > 1:
+            folders = list_checkpoints(self.directory, "")[-settings.average_checkpoints :]
+        elif settings.early_stopping_patience is not None:
+            folders = list_checkpoints(self.directory, "best")
+        if not self.accelerator.is_main_process or not folders:
+            return 1
+        problems = {folder: damage(folder) for folder in folders}
+        for folder, problem in problems.items():
+            if problem is not None:
+                self.say(f"{folder.name} is damaged ({problem}): it is left out")
+        folders = [folder for folder in folders if problems[folder] is None]
+        if folders:
+            self.model.load_state_dict(average_checkpoints(folders), strict=False)  # a file holds shared weights once
+        return max(1, len(folders))

@@ -1,0 +1,136 @@
+"""What a run writes down and shows: `recipe.toml`, `metrics.jsonl`, a progress bar, and sample translations."""
+
+import json
+import math
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from tqdm.auto import tqdm
+
+from training.machine import PACKAGES, describe_hardware, installed_version
+from training.settings import ROOT, TrainingSettings, write_recipe
+
+
+def describe_run(accelerator: Accelerator) -> dict[str, Any]:
+    """Collect what a run depends on beside its settings: versions, hardware, code and date."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {
+        "command": " ".join(sys.argv),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "python": platform.python_version(),
+        **{package: installed_version(package) for package in PACKAGES},
+        "processes": accelerator.num_processes,
+        "precision": accelerator.mixed_precision,
+        "hardware": describe_hardware(accelerator.device),
+    }
+
+
+class Logbook:
+    """Writes rows of a run to `metrics.jsonl` and to accelerate's trackers, and shows its progress.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's output directory. What an earlier run left there is removed, unless it is to be resumed.
+    accelerator : Accelerator
+        Only its main process writes and shows anything.
+    settings : TrainingSettings
+        Written to `recipe.toml`, with the versions and hardware.
+    origin : dict of str to str, optional
+        What is written there of the model that the run starts from.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        accelerator: Accelerator,
+        settings: TrainingSettings,
+        origin: dict[str, str] | None = None,
+    ):
+        self.path = directory / "metrics.jsonl"
+        self.accelerator = accelerator
+        self.progress = tqdm(
+            total=settings.max_steps, desc="Training", unit="step", disable=not accelerator.is_main_process
+        )
+        if accelerator.is_main_process:
+            if not settings.resume_from_checkpoint:
+                for name in ("checkpoints", "model"):
+                    shutil.rmtree(directory / name, ignore_errors=True)
+                self.path.write_text("", encoding="utf-8")
+            (directory / "checkpoints").mkdir(exist_ok=True)
+            write_recipe(settings, describe_run(accelerator) | (origin or {}), directory / "recipe.toml")
+
+    def rewind(self, step: int, evaluated: Sequence[int]) -> None:
+        """Go back to where a checkpoint was saved: what was logged later will be logged again.
+
+        Parameters
+        ----------
+        step : int
+            The checkpoint's.
+        evaluated : sequence of int
+            Steps whose evaluation the checkpoint knows of.
+        """
+        if not self.accelerator.is_main_process:
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # cut off when the process was killed
+                break
+            if row["step"] < step or (row["step"] == step and ("split" not in row or step in evaluated)):
+                kept.append(line + "\n")
+        self.path.write_text("".join(kept), encoding="utf-8")
+        self.progress.n = self.progress.last_print_n = self.progress.initial = step
+        self.progress.refresh()
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one row to the metrics and, for training rows, show it at the progress bar."""
+        if not self.accelerator.is_main_process:
+            return
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        split = row.get("split", "train")
+        values = {f"{split}/{name}": value for name, value in row.items() if isinstance(value, int | float)}
+        self.accelerator.log(values, step=row["step"])
+        if split == "train":
+            self.progress.set_postfix(
+                loss=f"{row['loss'] or math.nan:.3f}",
+                nll=f"{row['nll'] or math.nan:.3f}",
+                lr=f"{row['learning_rate']:.1e}",
+                tokens_per_second=f"{row['target_tokens_per_second']:,.0f}",
+            )
+
+    def say(self, text: str) -> None:
+        """Print above the progress bar, once."""
+        if self.accelerator.is_main_process:
+            self.progress.write(text)
+
+    def show(self, row: dict[str, Any], text: Any, translations: Sequence[str], samples: int = 4) -> None:
+        """Print an evaluation row and the same few sentences each time, beside their references."""
+        self.say(
+            f"\n{row['split']} at {row['checkpoint']}: sacreBLEU {row['sacrebleu']:.2f} (lowercased "
+            f"{row['sacrebleu_lowercased']:.2f}), chrF {row['chrf']:.2f}, exact {row['exact_match']:.1f}%, "
+            + ("" if row["paper_bleu"] is None else f"BLEU by the paper's protocol {row['paper_bleu']:.2f}, ")
+            + f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"
+            + (f", {row['averaged_checkpoints']} checkpoints averaged" if row["averaged_checkpoints"] > 1 else "")
+            + (f", {row['truncated_sources']} translated up to max_source_length" if row["truncated_sources"] else "")
+        )
+        for index in range(0, len(translations), max(1, len(translations) // samples))[:samples]:
+            source, reference = text[index]["source"], text[index]["target"]
+            self.say(f"  source     {source}\n  model      {translations[index]}\n  reference  {reference}\n")
+
+    def close(self) -> None:
+        """End the progress bar and the trackers."""
+        self.progress.close()
+        self.accelerator.end_training()

@@ -1,0 +1,134 @@
+"""The output directory of a run: who may write to it, and what it holds already."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from filelock import FileLock, SoftFileLock, Timeout
+
+from training.settings import TrainingSettings, parse_settings
+from training.trainer.checkpoints import check_checkpoint
+from vaswani.errors import UserError
+
+
+LOCK, OWNER = ".lock", ".owner"
+PATIENCE = 5.0  # seconds: a process that was killed a moment ago may not be gone yet
+
+
+def make_output_dir(name: str | Path) -> Path:
+    """Create an output directory.
+
+    Raises
+    ------
+    UserError
+        If it cannot be written to.
+    """
+    directory = Path(name)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"output_dir={str(name)!r} cannot be written to: {error}") from error
+    return directory
+
+
+@contextmanager
+def own(directory: Path) -> Generator[None, None, None]:
+    """Keep all other processes that ask for it out of an output directory.
+
+    The lock is `flock`'s, on NFS too: the system takes it back from a process that ends, however that ends, and no
+    child inherits it. A file system without it gets a lock file, which a process leaves behind if it is killed.
+
+    Parameters
+    ----------
+    directory : Path
+        One that exists.
+
+    Raises
+    ------
+    UserError
+        If another process owns it, with its host, its id and since when; or if it cannot be locked.
+    """
+    lock, owner = FileLock(directory / LOCK), directory / OWNER
+    now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    try:
+        lock.acquire(timeout=PATIENCE)
+        owner.write_text(f"process {os.getpid()} on host {socket.gethostname()}, since {now}", encoding="utf-8")
+    except Timeout as error:
+        name = owner.read_text(encoding="utf-8") if owner.exists() else "a process that has not given its name yet"
+        killed = f" (if that was killed, remove {lock.lock_file})" if isinstance(lock, SoftFileLock) else ""
+        raise UserError(
+            f"output_dir={str(directory)!r} is in use by {name}{killed}: wait until it has ended, or choose another "
+            "directory"
+        ) from error
+    except OSError as error:
+        raise UserError(f"output_dir={str(directory)!r} cannot be locked: {error}") from error
+    try:
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def claim_output_dir(settings: TrainingSettings, accelerator: Accelerator) -> Generator[None, None, None]:
+    """Own the output directory of a run, unless it holds another run; the main process does it for all.
+
+    Raises
+    ------
+    SystemExit
+        In all processes, if it is refused, once the main one has said why: a launcher ends it as soon as others end.
+    """
+    with ExitStack() as stack:
+        is_refused = False
+        if accelerator.is_main_process:
+            try:
+                stack.enter_context(own(make_output_dir(settings.output_dir)))
+                check_output_dir(settings)
+            except UserError as error:
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                is_refused = True
+        [is_refused] = broadcast_object_list([is_refused])
+        if is_refused:
+            sys.exit(1)
+        yield
+
+
+def check_output_dir(settings: TrainingSettings) -> None:
+    """Check that the output directory holds no other run, and the checkpoint to resume from.
+
+    Raises
+    ------
+    UserError
+        Naming the directory and what stands against it.
+    """
+    directory = Path(settings.output_dir)
+    if settings.resume_from_checkpoint not in (None, "latest"):
+        check_checkpoint(directory / "checkpoints", settings.resume_from_checkpoint)
+    holds_run = (directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()
+    replaces = settings.overwrite_output_dir or settings.resume_from_checkpoint
+    if holds_run and not replaces:
+        changed = "; ".join(changed_settings(directory, settings))
+        raise UserError(
+            f"output_dir={settings.output_dir!r} already holds a run of "
+            f"{f'another recipe ({changed})' if changed else 'the same recipe'}: choose another directory, go on with "
+            "--resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
+        )
+
+
+def changed_settings(directory: Path, settings: TrainingSettings) -> list[str]:
+    """Say in which settings the run in a directory, if it holds one, differs from this one."""
+    recipe = directory / "recipe.toml"
+    if not recipe.exists():
+        return []
+    there, here = (parse_settings([str(recipe)]), settings)
+    names = [name for name in vars(here) if getattr(there, name) != getattr(here, name)]
+    return [f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names]
