@@ -90,9 +90,7 @@ def test_ids_are_those_of_a_call_of_the_tokenizer(tokenizer, monkeypatch):
 def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tmp_path, cache, monkeypatch):
     given = from_files(tmp_path, "ab ab abc\tcd cd cde\n\tno source\n")
     files = [f"--{split}_file={tmp_path / 'text.tsv'}" for split in ("train", "validation")]
-    program = (
-        "import sys; from training.data.preparation import prepare; from training.settings import parse_settings"
-    )
+    program = "import sys; from training.data.preparation import prepare; from training.settings import parse_settings"
     program += "; prepare(parse_settings(sys.argv[1:]))"
     flags = ["--source_lang=en", "--target_lang=de", "--vocab_size=260", *files]
     environment = os.environ | {"HF_DATASETS_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}

@@ -1,0 +1,167 @@
+"""Configuration of the original Transformer (Vaswani et al. 2017).
+
+The fields are what the paper names or what its Table 3 varies, under the names that transformers uses; the defaults
+are the base model. Training choices (label smoothing, schedule, batch) are not here but in the training recipe.
+"""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+
+@strict
+class VaswaniConfig(PreTrainedConfig):
+    """Hyper-parameters of one model; the defaults are Table 3's "base" row.
+
+    Parameters
+    ----------
+    vocab_size : int, default=37000
+        V, types of the vocabulary that both languages share (section 5.1).
+    d_model : int, default=512
+        Width of every embedding and every sub-layer output (section 3.1). Even where positions are sinusoids.
+    encoder_layers, decoder_layers : int, default=6
+        N, layers of each stack (section 3.1).
+    encoder_attention_heads, decoder_attention_heads : int, default=8
+        h, heads of each attention (section 3.2.2).
+    head_dim : int or None, default=None
+        d_k, width of a query and a key of one head. None means ``d_model / h`` (section 3.2.2).
+    v_head_dim : int or None, default=None
+        d_v, width of a value of one head. None means the same as d_k; Table 3 (B) has d_k of 16 and 32 with d_v of 64.
+    encoder_ffn_dim, decoder_ffn_dim : int, default=2048
+        d_ff, inner width of the feed-forward networks (section 3.3).
+    dropout : float, default=0.1
+        P_drop, on the sums of embedding and position and on each sub-layer's output (section 5.4), in [0, 1).
+    attention_dropout, activation_dropout : float, default=0.0
+        Dropout on attention weights and after the ReLU, in [0, 1). The paper has none; its code has both, set to 0.
+    attention_bias : bool, default=True
+        Whether the four projections of attention have biases. The paper writes none, but its code of June 2017 had
+        them and Table 3's parameter counts need them.
+    position_embedding_type : {"sinusoidal", "learned"}, default="sinusoidal"
+        Section 3.5, or a trained table instead: Table 3 (E).
+    max_position_embeddings : int, default=1024
+        Rows of the learned table. Sinusoids have no maximum and ignore it.
+    source_lang, target_lang : str or None, default=None
+        The direction that the model was trained on, such as "en" and "de"; names the pipeline's task.
+    pad_token_id : int or None, default=None
+        ``<pad>``. None means the last id, where our tokenizer puts it (CTranslate2's Marian converter needs it there).
+    eos_token_id : int or None, default=0
+        ``</s>``, which ends every source and every target.
+    bos_token_id : int or None, default=None
+        Not used: the decoder starts from a zero vector.
+    decoder_start_token_id : int or None, default=None
+        What stands before the first target token. None means ``<pad>``, which embeds as the zero vector.
+    tie_word_embeddings : bool, default=True
+        One matrix for both embeddings and the pre-softmax projection (section 3.4).
+    use_cache : bool, default=True
+        Whether decoding keeps keys and values.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of its range; the message names field, value and what is allowed.
+
+    Examples
+    --------
+    >>> big = VaswaniConfig(d_model=1024, encoder_ffn_dim=4096, decoder_ffn_dim=4096,
+    ...                     encoder_attention_heads=16, decoder_attention_heads=16, dropout=0.3)
+    >>> big.hidden_size
+    1024
+    """
+
+    model_type = "vaswani"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+    _auto_class = "AutoConfig"
+
+    vocab_size: int = 37000
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    head_dim: int | None = None
+    v_head_dim: int | None = None
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    attention_bias: bool = True
+    position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_position_embeddings: int = 1024
+    source_lang: str | None = None
+    target_lang: str | None = None
+    pad_token_id: int | None = None
+    eos_token_id: int | list[int] | None = 0
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+
+    def __post_init__(self, **kwargs):
+        # Validated here too, so that construction raises a plain ValueError rather than the wrapper of @strict.
+        self.validate_architecture()
+        if self.pad_token_id is None:
+            self.pad_token_id = self.vocab_size - 1
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.pad_token_id
+        if self.head_dim is None and self.encoder_attention_heads == self.decoder_attention_heads:
+            # transformers reads the width of cached keys from an attribute of this name wherever there is one.
+            self.head_dim = self.d_model // self.encoder_attention_heads
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if not 0 <= getattr(self, name) < self.vocab_size:
+                raise ValueError(f"{name}={getattr(self, name)} must be an id below vocab_size={self.vocab_size}")
+        if not __name__.startswith("transformers_modules"):
+            # The installed package registers the pipeline; `pipeline()` would ask for trust where it sees this key.
+            kwargs.pop("custom_pipelines", None)
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self):
+        """Check the ranges of all fields; part of the validation that transformers runs on construction and saving."""
+        positive = ("vocab_size", "d_model", "max_position_embeddings")
+        positive += tuple(f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "ffn_dim"))
+        positive += ("encoder_attention_heads", "decoder_attention_heads")
+        positive += tuple(name for name in ("head_dim", "v_head_dim") if getattr(self, name) is not None)
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1)")
+        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"d_model={self.d_model} must be even for sinusoidal positions: sines and cosines alternate"
+            )
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if self.head_dim is None and self.d_model % getattr(self, name):
+                raise ValueError(
+                    f"d_model={self.d_model} must be a multiple of {name}={getattr(self, name)} or head_dim given"
+                )
+
+    def to_dict(self):
+        """Return the fields with `auto_map` and `custom_pipelines`, by which a saved folder works without us."""
+        tasks = ["translation"]
+        if self.source_lang and self.target_lang:
+            tasks.append(f"translation_{self.source_lang}_to_{self.target_lang}")
+        pipeline = {
+            "impl": "pipeline_vaswani.TranslationPipeline",
+            "pt": ["AutoModelForSeq2SeqLM"],
+            "type": "text",
+        }
+        return super().to_dict() | {
+            "auto_map": {
+                "AutoConfig": "configuration_vaswani.VaswaniConfig",
+                "AutoModel": "modeling_vaswani.VaswaniModel",
+                "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
+            },
+            "custom_pipelines": {task: dict(pipeline) for task in tasks},
+        }
+
+
+__all__ = ["VaswaniConfig"]

@@ -1,0 +1,707 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the order of the paper.
+
+Axis letters: B batch, S source positions, T target positions, H heads (h), K key width of a head (d_k), D model width
+(d_model), V vocabulary. Parameter names are Marian's, so that state dicts move across.
+
+What the paper leaves open follows the code that made its numbers (tensor2tensor, June 2017): no normalization at the
+end of a stack, the decoder's input shifted by a zero vector, initialization as in `VaswaniPreTrainedModel`. Two things
+deviate: layer normalization adds 1e-5 to the variance (that code: 1e-6) as Marian and PyTorch do, and the target-space
+vector that it added to every encoder input is absent, as in the paper.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, is_torchdynamo_compiling, logging
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vaswani import VaswaniConfig
+from .generation_vaswani import VaswaniGenerationMixin
+from .pipeline_vaswani import TranslationPipeline  # noqa: F401  saved folders carry what this file imports
+
+
+logger = logging.get_logger(__name__)
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int) -> torch.Tensor:
+    """Turn targets into decoder inputs: "outputs (shifted right)" of Figure 1.
+
+    Parameters
+    ----------
+    labels : Tensor of shape (B, T)
+        Target ids; -100 where the loss ignores a position.
+    pad_token_id : int
+        Replaces -100.
+    decoder_start_token_id : int
+        Stands first in every row.
+
+    Returns
+    -------
+    Tensor of shape (B, T)
+
+    Raises
+    ------
+    ValueError
+        If `pad_token_id` is None.
+    """
+    if pad_token_id is None:
+        raise ValueError("pad_token_id=None in the config: it must be an id to replace ignored labels")
+    start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
+    shifted = torch.cat([start, labels[:, :-1]], dim=1)
+    return shifted.masked_fill(shifted == -100, pad_token_id)
+
+
+def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
+    """Positional encoding of section 3.5: sines and cosines, interleaved.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
+
+    Parameters
+    ----------
+    position_ids : Tensor of shape (T,)
+        Positions, counted from 0. There is no maximum.
+    d_model : int
+        Even width of the encoding.
+
+    Returns
+    -------
+    Tensor of shape (T, d_model), float64
+        Or float32 on Apple's MPS, which has no float64. In float32 the sine of position 10,000 would be off by 1e-3.
+
+    Notes
+    -----
+    The original code concatenated sines and cosines and spaced the wavelengths by 10000^(i / (d_model/2 - 1)); Marian
+    concatenates too, with the paper's wavelengths. We follow the paper.
+    """
+    dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model
+    angles = position_ids.to(dtype)[:, None] * 10000.0**-exponents  # (T, D/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+class VaswaniSinusoidalPositionalEmbedding(nn.Module):
+    """Section 3.5 computed when needed: nothing to store, to initialize, to cast or to outgrow."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.d_model = d_model
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        return sinusoids(position_ids, self.d_model)
+
+
+def dropout(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """Zero elements with probability `p` and scale the others by 1 / (1 - p): section 5.4.
+
+    Notes
+    -----
+    On a processor PyTorch draws a number an element, one after the other, on one core: a tenth of a training step.
+    16 random bits an element do: `p` is rounded to a multiple of 2^-16, and the scale fits what it was rounded to.
+    """
+    if not training or p == 0 or hidden_states.device.type != "cpu" or is_torchdynamo_compiling():
+        return nn.functional.dropout(hidden_states, p, training)
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    words = torch.empty((hidden_states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: hidden_states.numel()].view(hidden_states.shape)
+    kept = bits >= dropped - 2**15
+    return hidden_states * kept.to(hidden_states.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V, Eq. 1 of section 3.2.1.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Supplies `training`, and d_k where `scaling` is None.
+    query, key : Tensor of shape (B, H, T, d_k) and (B, H, S, d_k)
+    value : Tensor of shape (B, H, S, d_v)
+    attention_mask : Tensor broadcastable to (B, H, T, S), or None
+        Added to the scores: 0 where attention is legal, the lowest float where not.
+    scaling : float, default=None
+        None means 1 / sqrt(d_k).
+    dropout : float, default=0.0
+        Probability of dropping a weight.
+
+    Returns
+    -------
+    output : Tensor of shape (B, T, H, d_v)
+    weights : Tensor of shape (B, H, T, S)
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class VaswaniAttention(nn.Module):
+    """Multi-head attention: Concat(head_1, ..., head_h) W^O, section 3.2.2.
+
+    Serves the three uses of section 3.2.3. Encoder and decoder self-attention take queries, keys and values from
+    `hidden_states`; encoder-decoder attention takes keys and values from `key_value_states`. d_k and d_v need not be
+    d_model / h.
+    """
+
+    def __init__(self, config: VaswaniConfig, num_heads: int, is_causal: bool = False, layer_idx: int | None = None):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.head_dim or config.d_model // num_heads
+        self.v_head_dim = config.v_head_dim or self.head_dim
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        self.q_proj = nn.Linear(config.d_model, num_heads * self.head_dim, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, num_heads * self.head_dim, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, num_heads * self.v_head_dim, bias=config.attention_bias)
+        self.out_proj = nn.Linear(num_heads * self.v_head_dim, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[FlashAttentionKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from (B, T, D) `hidden_states`; return (B, T, D) and, where the back end has them, (B, H, T, S)."""
+        query = self._split_heads(self.q_proj(hidden_states), self.head_dim)
+        key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attention(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(output.flatten(2)), weights
+
+    def _keys_and_values(
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Project, or take from the cache, what is attended to: (B, H, S, d_k) and (B, H, S, d_v)."""
+        cache, cross_states_are_cached = past_key_values, False
+        if isinstance(past_key_values, EncoderDecoderCache):
+            if key_value_states is None:
+                cache = past_key_values.self_attention_cache
+            else:
+                cache = past_key_values.cross_attention_cache
+                cross_states_are_cached = past_key_values.is_updated.get(self.layer_idx, False)
+        if cross_states_are_cached:
+            return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
+        states = hidden_states if key_value_states is None else key_value_states
+        key = self._split_heads(self.k_proj(states), self.head_dim)
+        value = self._split_heads(self.v_proj(states), self.v_head_dim)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+            if key_value_states is not None and isinstance(past_key_values, EncoderDecoderCache):
+                past_key_values.is_updated[self.layer_idx] = True
+        return key, value
+
+    @staticmethod
+    def _split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
+        return states.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, T, H*K) -> (B, H, T, K)
+
+
+class VaswaniLayer(GradientCheckpointingLayer):
+    """What the layers of both stacks share: self-attention, feed-forward network, residuals and normalization."""
+
+    def __init__(
+        self,
+        config: VaswaniConfig,
+        num_heads: int,
+        ffn_dim: int,
+        is_causal: bool = False,
+        layer_idx: int | None = None,
+    ):
+        super().__init__()
+        self.dropout = config.dropout
+        self.activation_dropout = config.activation_dropout
+        self.self_attn = VaswaniAttention(config, num_heads, is_causal, layer_idx)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.fc1 = nn.Linear(config.d_model, ffn_dim)
+        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model)
+
+    def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """FFN(x) = max(0, x W1 + b1) W2 + b2, Eq. 2 of section 3.3."""
+        hidden_states = nn.functional.relu(self.fc1(hidden_states))
+        hidden_states = dropout(hidden_states, self.activation_dropout, self.training)
+        return self.fc2(hidden_states)
+
+    def _add_and_norm(self, norm: nn.LayerNorm, hidden_states: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4."""
+        return norm(hidden_states + dropout(output, self.dropout, self.training))
+
+
+class VaswaniEncoderLayer(VaswaniLayer):
+    """Self-attention, then the feed-forward network: section 3.1, Figure 1 left."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config, config.encoder_attention_heads, config.encoder_ffn_dim)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        output, _ = self.self_attn(hidden_states, attention_mask=attention_mask, **kwargs)
+        hidden_states = self._add_and_norm(self.self_attn_layer_norm, hidden_states, output)
+        return self._add_and_norm(self.final_layer_norm, hidden_states, self._feed_forward(hidden_states))
+
+
+class VaswaniDecoderLayer(VaswaniLayer):
+    """Causal self-attention, encoder-decoder attention, then the feed-forward network: section 3.1, Figure 1 right."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        heads = config.decoder_attention_heads
+        super().__init__(config, heads, config.decoder_ffn_dim, is_causal=True, layer_idx=layer_idx)
+        self.encoder_attn = VaswaniAttention(config, heads, layer_idx=layer_idx)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        output, _ = self.self_attn(
+            hidden_states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
+        )
+        hidden_states = self._add_and_norm(self.self_attn_layer_norm, hidden_states, output)
+        if encoder_hidden_states is not None:
+            output, _ = self.encoder_attn(
+                hidden_states,
+                key_value_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+            hidden_states = self._add_and_norm(self.encoder_attn_layer_norm, hidden_states, output)
+        return self._add_and_norm(self.final_layer_norm, hidden_states, self._feed_forward(hidden_states))
+
+
+class VaswaniPreTrainedModel(PreTrainedModel):
+    """What all models here share: the capabilities that transformers asks about, and the initialization.
+
+    Notes
+    -----
+    Initialization is that of the original code, all of it in `_init_weights`:
+
+    ===============================  ==========================================================================
+    embeddings, learned positions    N(0, 1/d_model), ``<pad>``'s row zero; the paper scales them by sqrt(d_model)
+    softmax matrix where not tied    N(0, 1/d_model)
+    self-attention W^Q, W^K, W^V     Glorot uniform of the one (d_model x 3 h d_k) matrix that they were
+    encoder-decoder W^K, W^V         Glorot uniform of the one (d_model x 2 h d_k) matrix that they were
+    all other matrices               Glorot uniform
+    all biases                       0
+    layer normalization              gain 1, bias 0
+    ===============================  ==========================================================================
+    """
+
+    config: VaswaniConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, VaswaniLayer):
+            attention = module.self_attn
+            _init_as_one_matrix(attention.q_proj, attention.k_proj, attention.v_proj)
+            if isinstance(module, VaswaniDecoderLayer):
+                _init_as_one_matrix(module.encoder_attn.k_proj, module.encoder_attn.v_proj)
+        elif isinstance(module, VaswaniForConditionalGeneration):
+            init.normal_(module.lm_head.weight, std=self.config.d_model**-0.5)
+
+    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize as transformers does; where the config unties the embeddings, each keeps its own values."""
+        model = self.base_model
+        shared, decoder_embeddings = model.shared, model.decoder.embed_tokens
+        resized = super()._resize_token_embeddings(*args, **kwargs)
+        if not self.config.tie_word_embeddings:
+            model.shared = self._get_resized_embeddings(shared, *args, **kwargs)
+            model.decoder.embed_tokens = self._get_resized_embeddings(decoder_embeddings, *args, **kwargs)
+        return resized
+
+
+def _init_as_one_matrix(*projections: nn.Linear) -> None:
+    """Glorot-initialize projections of one input as the single fused matrix that the original code had."""
+    fan_out = sum(projection.out_features for projection in projections)
+    bound = math.sqrt(6 / (projections[0].in_features + fan_out))
+    for projection in projections:
+        init.uniform_(projection.weight, -bound, bound)
+
+
+class VaswaniStack(VaswaniPreTrainedModel):
+    """What the two stacks share: embeddings scaled by sqrt(d_model) plus positions, with dropout (3.4, 3.5, 5.4)."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        if config.position_embedding_type == "learned":
+            self.embed_positions = nn.Embedding(config.max_position_embeddings, config.d_model)
+        else:
+            self.embed_positions = VaswaniSinusoidalPositionalEmbedding(config.d_model)
+        self.gradient_checkpointing = False
+
+    def _embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Look up (B, T) ids unless (B, T, D) embeddings are given, and scale them: section 3.4."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("exactly one of input_ids and inputs_embeds must be given to each stack")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+            if self.config.pad_token_id is not None:
+                # The decoder's start is a zero vector whatever becomes of the softmax's row for <pad>.
+                inputs_embeds = inputs_embeds.masked_fill((input_ids == self.config.pad_token_id)[..., None], 0)
+        return inputs_embeds * math.sqrt(self.config.d_model)
+
+    def _add_positions(self, inputs_embeds: torch.Tensor, past_length: int | torch.Tensor = 0) -> torch.Tensor:
+        """Add positions to (B, T, D) scaled embeddings: sections 3.5 and 5.4."""
+        length = inputs_embeds.shape[1]
+        rows = self.config.max_position_embeddings
+        has_table = self.config.position_embedding_type == "learned"
+        # A compiled graph cannot branch on a length that a static cache holds as a tensor.
+        if has_table and not is_torchdynamo_compiling() and past_length + length > rows:
+            raise ValueError(
+                f"a sequence of {past_length + length} tokens is longer than max_position_embeddings={rows}, "
+                "the rows of the learned position table"
+            )
+        position_ids = torch.arange(length, device=inputs_embeds.device) + past_length
+        hidden_states = inputs_embeds + self.embed_positions(position_ids).to(inputs_embeds.dtype)
+        return dropout(hidden_states, self.config.dropout, self.training)
+
+
+class VaswaniEncoder(VaswaniStack):
+    """N encoder layers over embedded source tokens (section 3.1, Figure 1 left)."""
+
+    _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.layers = nn.ModuleList([VaswaniEncoderLayer(config) for _ in range(config.encoder_layers)])
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encode (B, S) ids, or (B, S, D) embeddings, into (B, S, D); `attention_mask` (B, S) is 1 for real tokens."""
+        inputs_embeds = self._embed(input_ids, inputs_embeds)
+        attention_mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
+        )
+        hidden_states = self._add_positions(inputs_embeds)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class VaswaniDecoder(VaswaniStack):
+    """N decoder layers over embedded target tokens and the encoder's output (section 3.1, Figure 1 right)."""
+
+    _can_record_outputs = {
+        "hidden_states": VaswaniDecoderLayer,
+        "attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.layers = nn.ModuleList([VaswaniDecoderLayer(config, index) for index in range(config.decoder_layers)])
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode (B, T) ids or (B, T, D) embeddings into (B, T, D), attending to (B, S, D) `encoder_hidden_states`."""
+        inputs_embeds = self._embed(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if attention_mask is None and not is_torchdynamo_compiling():
+            batch_size, length = inputs_embeds.shape[:2]
+            attention_mask = torch.ones(batch_size, past_length + length, device=inputs_embeds.device)
+        self_attention_cache = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            self_attention_cache = past_key_values.self_attention_cache
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            past_key_values=self_attention_cache,
+        )
+        encoder_attention_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        hidden_states = self._add_positions(inputs_embeds, past_length)
+        for layer in self.layers:
+            # The encoder's output goes by position: gradient checkpointing passes gradients to no keyword.
+            hidden_states = layer(
+                hidden_states,
+                causal_mask,
+                encoder_hidden_states,
+                encoder_attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
+
+
+class VaswaniModel(VaswaniPreTrainedModel):
+    """Encoder and decoder without the pre-softmax projection: Figure 1 up to "Linear"."""
+
+    _auto_class = "AutoModel"
+    _tied_weights_keys = {
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    }
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.encoder = VaswaniEncoder(config)
+        self.decoder = VaswaniDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the source embedding, which is the shared matrix unless the config unties it."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Make `value` the embedding of both stacks."""
+        self.shared = self.encoder.embed_tokens = self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: tuple[torch.Tensor] | BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """Encode the source unless `encoder_outputs` are given, then decode.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of shape (B, S)
+            Source ids and 1 for each real token.
+        decoder_input_ids, decoder_attention_mask : Tensor of shape (B, T)
+            Target ids shifted right, and 1 for each real token; T = 1 a step when decoding from a cache.
+        encoder_outputs : BaseModelOutput or tuple
+            Whose first element is the encoder's (B, S, D) output.
+        past_key_values : EncoderDecoderCache
+            Keys and values of earlier steps.
+        inputs_embeds, decoder_inputs_embeds : Tensor of shape (B, S, D) and (B, T, D)
+            In place of ids, not yet scaled by sqrt(d_model).
+        use_cache : bool
+            Whether to return `past_key_values`.
+
+        Returns
+        -------
+        Seq2SeqModelOutput
+            `last_hidden_state` of shape (B, T, D), and whatever else was asked for.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationMixin):
+    """The Transformer with its pre-softmax projection, the same matrix as both embeddings: section 3.4."""
+
+    _auto_class = "AutoModelForSeq2SeqLM"
+    _tied_weights_keys = {
+        "lm_head.weight": "model.shared.weight",
+        "model.encoder.embed_tokens.weight": "model.shared.weight",
+        "model.decoder.embed_tokens.weight": "model.shared.weight",
+    }
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.model = VaswaniModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        # A zero row has logit 0 for ever, which may well be the highest: <pad> has to be ruled out.
+        if config.pad_token_id is not None:
+            self.generation_config.suppress_tokens = [config.pad_token_id]
+        # What is thought to repeat the model's config loses our own settings when loaded.
+        self.generation_config._from_model_config = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: tuple[torch.Tensor] | BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """Return logits and, where `labels` are given, the cross-entropy; the other arguments are `VaswaniModel`'s.
+
+        Parameters
+        ----------
+        labels : Tensor of shape (B, T)
+            Target ids, -100 where ignored. They become the decoder's input, shifted right, unless that is given too.
+        **kwargs
+            With `num_items_in_batch` the loss is the sum over target tokens divided by it (what Trainer sends for
+            gradient accumulation), otherwise the mean. The loss is not smoothed: that is the training loop's choice.
+
+        Returns
+        -------
+        Seq2SeqLMOutput
+            `logits` of shape (B, T, V), `loss` a scalar, and whatever else was asked for.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            # transformers' loss for this class name would shift the labels itself: they stand in place already.
+            loss = self.loss_function(
+                logits=logits,
+                labels=labels,
+                vocab_size=self.config.vocab_size,
+                shift_labels=labels.contiguous(),
+                **kwargs,
+            )
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Shift (B, T) labels right; called by transformers' `DataCollatorForSeq2Seq`."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+
+__all__ = ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniPreTrainedModel"]
