@@ -8,6 +8,7 @@ from tiny_run import corpus, finished_run  # noqa: F401  fixtures for every fold
 from transformers import PreTrainedModel
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani.evaluation import Evaluation
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +63,29 @@ def batch() -> Callable[..., dict[str, torch.Tensor]]:
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     return make
+
+
+@pytest.fixture
+def evaluation() -> Evaluation:
+    """Return an evaluation of which no two values are equal, so that a swapped one shows."""
+    return Evaluation(
+        step=500,
+        averaged_checkpoints=4,
+        checkpoint="step 500",
+        split="test",
+        test_set="news.de",
+        target_lang="de",
+        nll=1.25,
+        perplexity=3.49,
+        sacrebleu=20.1,
+        sacrebleu_lowercased=21.2,
+        chrf=52.3,
+        paper_bleu=23.4,
+        paper_bleu_without_split=22.5,
+        exact_match=6.6,
+        sacrebleu_signature="nrefs:1|case:mixed",
+        chrf_signature="chrF2",
+        paper_bleu_signature="quotes:straight",
+        sentences=1234,
+        decoding="beam 4, alpha 0.6",
+    )

@@ -79,9 +79,9 @@ def train_and_publish(
         loop.resume()
         with loop.stop:
             loop.train()
-            # Section 6.1: the last checkpoints are averaged, and judged on text by which nothing was chosen.
+            # Section 6.1: the last checkpoints are averaged, and evaluated on text by which nothing was chosen.
             averaged = keeper.choose_weights()
-            results = [loop.judge(split, averaged) for split in prepared.text if split != "train"]
+            results = [loop.evaluate(split, averaged) for split in prepared.text if split != "train"]
     except Interrupted as reason:
         logbook.say(f"Ended ({reason}) after step {loop.progress.step:,}. To go on:\n  {how_to_resume(directory)}")
         return
@@ -92,7 +92,7 @@ def train_and_publish(
         folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
         if settings.push_to_hub:
             print(f"Sent to {push(folder, settings)}")
-        print(how_to_use(folder, prepared.text[results[-1]["split"]][0]["source"]))
+        print(how_to_use(folder, prepared.text[results[-1].split][0]["source"]))
 
 
 def start_accelerator(settings: TrainingSettings) -> Accelerator:

@@ -4,29 +4,15 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub import HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
 from training.data.preparation import describe
 from training.settings import ROOT, TrainingSettings
 from vaswani import VaswaniForConditionalGeneration
-
-
-# Type and name of each, and which signature it has.
-METRICS = {
-    "sacrebleu": ("bleu", "BLEU (sacreBLEU)", "sacrebleu_signature"),
-    "chrf": ("chrf", "chrF (sacreBLEU)", "chrf_signature"),
-    "paper_bleu": ("bleu", "BLEU (the paper's protocol: tokenized, compounds split)", "paper_bleu_signature"),
-    "paper_bleu_without_split": (
-        "bleu",
-        "BLEU (the paper's protocol without splitting compounds)",
-        "paper_bleu_signature",
-    ),
-    "perplexity": ("perplexity", "perplexity of a word piece, teacher-forced", None),
-}
-END_OF_TABLE = "<!-- Further evaluations are added above this line. -->"
+from vaswani.card import END_OF_TABLE, eval_results, table_row
+from vaswani.evaluation import Evaluation
 
 
 def publish(
@@ -34,7 +20,7 @@ def publish(
     tokenizer: PreTrainedTokenizerBase,
     settings: TrainingSettings,
     counts: dict[str, int],
-    results: list[dict[str, Any]],
+    results: list[Evaluation],
     directory: Path,
 ) -> Path:
     """Write the model folder of a finished run.
@@ -47,8 +33,8 @@ def publish(
         What it was trained by.
     counts : dict of str to int
         Training pairs kept and dropped, by reason.
-    results : list of dict
-        The run's final evaluation rows, one a split; the last is the one that counts.
+    results : list of Evaluation
+        The run's final evaluations, one a split; the last is the one that counts.
     directory : Path
         The run's output directory, which holds `recipe.toml`.
 
@@ -69,7 +55,7 @@ def write_card(
     model: VaswaniForConditionalGeneration,
     settings: TrainingSettings,
     counts: dict[str, int],
-    results: list[dict[str, Any]],
+    results: list[Evaluation],
     folder: Path,
 ) -> None:
     """Fill `MODEL_CARD.md` with what was measured, and write it as the folder's README.md."""
@@ -89,9 +75,9 @@ def write_card(
         model_name=name,
         eval_results=[
             result
-            for row in results
+            for evaluation in results
             for result in eval_results(
-                row, languages, training_text, settings.dataset_name, settings.dataset_config_name
+                evaluation, languages, training_text, settings.dataset_name, settings.dataset_config_name
             )
         ],
     )
@@ -105,7 +91,7 @@ def write_card(
         training_text=training_text,
         example=json.dumps("This is a sentence."),
         result=results[-1],
-        table=[table_row(row, row["split"]) for row in results],
+        table=[table_row(evaluation, evaluation.split) for evaluation in results],
         end_of_table=END_OF_TABLE,
         parameters=f"{model.num_parameters():,}",
         config=model.config,
@@ -114,55 +100,6 @@ def write_card(
         run=run,
     )
     card.save(folder / "README.md")
-
-
-def eval_results(
-    row: dict[str, Any], languages: list[str], text: str, dataset: str | None = None, config: str | None = None
-) -> list[EvalResult]:
-    """Return what an evaluation row has to say in the card's model-index: an entry a metric, with how it was made."""
-    how = {name: row[name] for name in ("decoding", "checkpoint", "averaged_checkpoints") if row.get(name) is not None}
-    return [
-        EvalResult(
-            task_type="translation",
-            task_name=f"Translation {'-'.join(languages)}",
-            dataset_type=dataset or "custom",
-            dataset_name=text,
-            dataset_config=config,
-            dataset_split=row["split"],
-            metric_type=metric,
-            metric_name=label,
-            metric_value=row[key],
-            metric_args=({"signature": row[signature]} if signature else {}) | how,
-        )
-        for key, (metric, label, signature) in METRICS.items()
-        if row.get(key) is not None
-    ]
-
-
-def table_row(row: dict[str, Any], text: str) -> str:
-    """Return an evaluation row as a line of the card's table of results."""
-    names = ("sacrebleu", "sacrebleu_lowercased", "chrf", "paper_bleu", "paper_bleu_without_split")
-    averaged = row.get("averaged_checkpoints") or 1
-    weights = f"average of the last {averaged} checkpoints" if averaged > 1 else str(row.get("checkpoint", "the last"))
-    cells = [text, f"{row['sentences']:,}", f"{row['decoding']}; {weights}"]
-    cells += ["-" if row[name] is None else str(row[name]) for name in names]
-    cells += [f"{row['exact_match']}%", f"{row['nll']} ({row['perplexity']})"]
-    signature = row["sacrebleu_signature"].replace("|", r"\|")
-    return f"| {' | '.join([*cells, f'`{signature}`'])} |"
-
-
-def add_to_card(row: dict[str, Any], path: Path) -> None:
-    """Add an evaluation that was made later to a card: to its table, and to its model-index."""
-    card = ModelCard.load(path)
-    languages = [str(language) for language in card.data.language or [row["target_lang"]]]
-    # Results of one type, configuration and split are one entry, so the name must be part of these.
-    results = eval_results(row, languages, row["test_set"], row["test_set"].split(" ")[0])
-    card.data.eval_results = [*(card.data.eval_results or []), *results]
-    card.data.model_name = card.data.model_name or path.parent.name
-    line = table_row(row, f"{row['test_set']}, {row['split']}")
-    if END_OF_TABLE in card.text:
-        card.text = card.text.replace(END_OF_TABLE, f"{line}\n{END_OF_TABLE}")
-    card.save(path)
 
 
 def _training_text(settings: TrainingSettings) -> str:

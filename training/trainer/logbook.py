@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from training.machine import PACKAGES, describe_hardware, installed_version
 from training.settings import ROOT, TrainingSettings, write_recipe
+from vaswani.evaluation import Evaluation
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
@@ -116,21 +117,43 @@ class Logbook:
         if self.accelerator.is_main_process:
             self.progress.write(text)
 
-    def show(self, row: dict[str, Any], text: Any, translations: Sequence[str], samples: int = 4) -> None:
-        """Print an evaluation row and the same few sentences each time, beside their references."""
-        self.say(
-            f"\n{row['split']} at {row['checkpoint']}: sacreBLEU {row['sacrebleu']:.2f} (lowercased "
-            f"{row['sacrebleu_lowercased']:.2f}), chrF {row['chrf']:.2f}, exact {row['exact_match']:.1f}%, "
-            + ("" if row["paper_bleu"] is None else f"BLEU by the paper's protocol {row['paper_bleu']:.2f}, ")
-            + f"nll {row['nll']:.3f}, {row['sentences']:,} sentences in {row['seconds']:.0f} s, {row['decoding']}"
-            + (f", {row['averaged_checkpoints']} checkpoints averaged" if row["averaged_checkpoints"] > 1 else "")
-            + (f", {row['truncated_sources']} translated up to max_source_length" if row["truncated_sources"] else "")
-        )
+    def show(
+        self,
+        evaluation: Evaluation,
+        sources: Sequence[str],
+        references: Sequence[str],
+        translations: Sequence[str],
+        samples: int = 4,
+    ) -> None:
+        """Print an evaluation and the same few sentences each time, beside their references, as one block."""
+        block = [describe_evaluation(evaluation)]
         for index in range(0, len(translations), max(1, len(translations) // samples))[:samples]:
-            source, reference = text[index]["source"], text[index]["target"]
-            self.say(f"  source     {source}\n  model      {translations[index]}\n  reference  {reference}\n")
+            block += [f"  source     {sources[index]}", f"  model      {translations[index]}"]
+            block += [f"  reference  {references[index]}", ""]
+        self.say("\n" + "\n".join(block))
 
     def close(self) -> None:
         """End the progress bar and the trackers."""
         self.progress.close()
         self.accelerator.end_training()
+
+
+def describe_evaluation(evaluation: Evaluation) -> str:
+    """Say in a line what was evaluated and what came of it."""
+    said = [
+        f"sacreBLEU {evaluation.sacrebleu:.2f} (lowercased {evaluation.sacrebleu_lowercased:.2f})",
+        f"chrF {evaluation.chrf:.2f}",
+        f"exact {evaluation.exact_match:.1f}%",
+    ]
+    if evaluation.paper_bleu is not None:
+        said.append(f"BLEU by the paper's protocol {evaluation.paper_bleu:.2f}")
+    said += [
+        f"nll {evaluation.nll:.3f}",
+        f"{evaluation.sentences:,} sentences in {evaluation.seconds:.0f} s",
+        f"{evaluation.decoding}",
+    ]
+    if (evaluation.averaged_checkpoints or 1) > 1:
+        said.append(f"{evaluation.averaged_checkpoints} checkpoints averaged")
+    if evaluation.truncated_sources:
+        said.append(f"{evaluation.truncated_sources} translated up to max_source_length")
+    return f"{evaluation.split} at {evaluation.checkpoint}: {', '.join(said)}"

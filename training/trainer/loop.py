@@ -3,6 +3,7 @@
 import math
 import time
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,7 +13,6 @@ from accelerate.utils import broadcast_object_list
 
 from training.data.loader import Update, load_updates, plan_updates
 from training.data.preparation import Prepared, lengths
-from training.judging import evaluate
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
@@ -21,7 +21,9 @@ from training.trainer.logbook import Logbook
 from training.trainer.sharding import full_tensor
 from training.trainer.stopping import Interrupted, StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
+from vaswani.evaluation import Evaluation, evaluate
 from vaswani.scoring.protocols import moses_languages
+from vaswani.scoring.references import EvaluationSet
 
 
 MAX_SKIPPED_IN_A_ROW = 20  # more than fp16 needs to find its scale
@@ -260,8 +262,8 @@ class TrainingLoop:
             return
         if [step for step, _ in progress.scores][-1:] != [progress.step]:
             self.keeper.collect()
-            row = self.judge("validation")
-            progress.scores.append([progress.step, row[settings.metric_for_best_model]])
+            evaluation = self.evaluate("validation")
+            progress.scores.append([progress.step, getattr(evaluation, settings.metric_for_best_model)])
         if stops_early and self.best_step() == progress.step:
             self.keeper.save(progress, self.optimizer, "best")
 
@@ -270,40 +272,54 @@ class TrainingLoop:
         scores = [score for _, score in self.progress.scores]
         return int(self.progress.scores[best_of(scores, self.settings.metric_for_best_model)][0])
 
-    def judge(self, split: str, averaged: int | None = None) -> dict[str, Any]:
+    def evaluate(self, split: str, averaged: int | None = None) -> Evaluation:
         """Evaluate on one split, log it and show a few translations; the main process does it, the others wait.
 
-        On the way the search is greedy; in the end, when it is known of how many checkpoints the weights are the
+        On the way the search is greedy; at the end, when it is known of how many checkpoints the weights are the
         average, it is the one that the published model does by itself.
         """
-        step, language = self.progress.step, self.settings.target_lang
-        row: dict[str, Any] = {"step": step, "split": split, "averaged_checkpoints": averaged or 1}
-        # Early stopping publishes the weights of its best evaluation.
-        is_best = averaged == 1 and self.settings.early_stopping_patience is not None
-        row["checkpoint"] = f"step {self.best_step() if is_best else step}"
-        search = {"num_beams": 1, "do_sample": False} if averaged is None else {}
         outcome: list[Any] = [None]
         if self.accelerator.is_main_process:
             with suppress(Interrupted):
-                with self.stop.raising():
-                    scores, translations = evaluate(
-                        self.keeper.model,
-                        self.prepared.tokenizer,
-                        self.prepared.text[split],
-                        self.prepared.encoded[split],
-                        self.settings.max_tokens_per_device,
-                        target_lang=language if language in moses_languages() else None,
-                        max_source_length=self.settings.max_source_length,
-                        **search,
-                    )
-                row |= scores
-                self.logbook.log(row)
-                self.logbook.show(row, self.prepared.text[split], translations)
-                outcome = [row]
-        [row] = broadcast_object_list(outcome)
-        if row is None:
+                outcome = [self.evaluate_here(split, averaged)]
+        [evaluation] = broadcast_object_list(outcome)
+        if evaluation is None:
             self.interrupt(self.stop.reason() or "the main process was asked to end")
-        return row
+        return evaluation
+
+    def evaluate_here(self, split: str, averaged: int | None) -> Evaluation:
+        """Evaluate, log and show in this process.
+
+        Raises
+        ------
+        Interrupted
+            If there is a reason to end.
+        """
+        step, language = self.progress.step, self.settings.target_lang
+        # Early stopping publishes the weights of its best evaluation.
+        is_best = averaged == 1 and self.settings.early_stopping_patience is not None
+        text, encoded = self.prepared.text[split], self.prepared.encoded[split]
+        sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
+        with self.stop.raising():
+            evaluation, translations = evaluate(
+                self.keeper.model,
+                self.prepared.tokenizer,
+                EvaluationSet(split, split, sources, references),
+                list(zip(encoded["input_ids"], encoded["labels"], strict=True)),
+                self.settings.max_tokens_per_device,
+                target_lang=language if language in moses_languages() else None,
+                max_source_length=self.settings.max_source_length,
+                **({"num_beams": 1, "do_sample": False} if averaged is None else {}),
+            )
+        evaluation = replace(
+            evaluation,
+            step=step,
+            averaged_checkpoints=averaged or 1,
+            checkpoint=f"step {self.best_step() if is_best else step}",
+        )
+        self.logbook.log(evaluation.to_row())
+        self.logbook.show(evaluation, sources, references, translations)
+        return evaluation
 
 
 def freeze_key_biases(model: torch.nn.Module) -> None:

@@ -1,16 +1,26 @@
-"""The console command ``vaswani``: one file for each of its subcommands."""
+"""The console command ``vaswani``: one file for each of its subcommands, imported when it is asked for."""
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from vaswani.errors import UserError
 
-from . import translate
+
+class Command(NamedTuple):
+    """A subcommand: the group that it is listed in, a line about it, and the extra whose packages it needs."""
+
+    group: str
+    summary: str
+    extra: str | None = None
 
 
-COMMANDS = {"translate": translate}
+COMMANDS = {
+    "translate": Command("Use a model", "translate a file or a pipe, a sentence a line"),
+    "evaluate": Command("Score a model", "score a model or translations, as the paper did and as today", "score"),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,25 +33,52 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``vaswani <command> ...`` and return its exit status: 0, 1 for an error, 128 + the signal that ended it."""
-    parser = Parser(prog="vaswani", description="The original Transformer: what can be done with a trained model.")
-    parser.set_defaults(run=None)
-    subparsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name,
-            help=command.SUMMARY,
-            description=command.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        command.add_flags(subparser)
-        subparser.set_defaults(run=command.run)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        options = parser.parse_args(arguments)
-        if options.run is None:
-            parser.print_help()
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(overview())
             return 0
-        return options.run(options)
+        return run(*arguments)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def overview() -> str:
+    """List the commands, grouped, a line each."""
+    lines = [
+        "usage: vaswani COMMAND ...",
+        "",
+        "The original Transformer: use a trained model, and score it.",
+    ]
+    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+        lines += ["", group]
+        lines += [f"  {name:10}  {command.summary}" for name, command in COMMANDS.items() if command.group == group]
+    return "\n".join([*lines, "", "vaswani COMMAND --help says everything about a command, with examples."])
+
+
+def run(name: str, *arguments: str) -> int:
+    """Run a command.
+
+    Raises
+    ------
+    UserError
+        If there is no such command, a package is missing that it needs, or its flags are wrong.
+    """
+    if name not in COMMANDS:
+        raise UserError(f"command {name!r} must be one of {', '.join(COMMANDS)}")
+    try:
+        command = importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"vaswani {name} needs the package {error.name}, which is not installed: install this package with its "
+            f"extra [{COMMANDS[name].extra}]"
+        ) from error
+    parser = Parser(
+        prog=f"vaswani {name}",
+        description=command.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_flags(parser)
+    return command.run(parser.parse_args(arguments))

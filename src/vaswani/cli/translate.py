@@ -31,7 +31,6 @@ from vaswani.translation import Hypothesis, load, translate
 from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
 
 
-SUMMARY = "translate a file or a pipe, a sentence a line"
 BAR = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 BAR_OF_A_PIPE = "{desc}: {n_fmt} [{elapsed}, {rate_noinv_fmt}]"
 

@@ -1,200 +1,29 @@
 import json
-import re
-import shutil
-from pathlib import Path
 
 import pytest
-import torch
-from datasets import Dataset
-from huggingface_hub import ModelCard
-from marian_twin import marian_twin
 
-from training.data.preparation import encode
+from training.data.grammar.corpus import write_corpus
 from training.evaluation import main
-from training.judging import describe_decoding, evaluate, negative_log_likelihood
-from training.settings import TrainingSettings
-from training.test_sets import TestSet, wrong_size
 from vaswani.errors import UserError
-from vaswani.scoring.protocols import score
-from vaswani.tokenization import train_tokenizer
 
 
-SENTENCES = ["one two", "", "three", "one two three four five six", None, "two"]
-
-
-@pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
-
-
-@pytest.fixture
-def model(random_model, tiny_config):
-    return random_model(tiny_config(vocab_size=265))
-
-
-def test_an_evaluation_takes_missing_sentences_and_leaves_the_model_as_it_was(model, tokenizer):
-    model.train()
-    text = Dataset.from_dict({"source": SENTENCES, "target": SENTENCES})
-    encoded, _ = encode(text, tokenizer, TrainingSettings(), "test")
-    row, translations = evaluate(model, tokenizer, text, encoded, max_tokens=100, num_beams=1)
-    assert model.training
-    assert (row["sentences"], len(translations), row["paper_bleu"]) == (6, 6, None)
-    assert row["nll"] > 0
-    assert (row["decoding"], translations[1]) == ("greedy", "")
-
-
-def test_perplexity_is_that_of_the_pieces_one_by_one(model, tokenizer):
-    text = Dataset.from_dict({"source": ["one two", "six"], "target": ["three four five", "one"]})
-    encoded, _ = encode(text, tokenizer, TrainingSettings(), "test")
-    total = pieces = 0.0
-    for pair in text:
-        source, target = (tokenizer(pair[side], return_tensors="pt").input_ids for side in ("source", "target"))
-        logits = model(source, labels=target).logits.double().log_softmax(-1)
-        total -= logits.gather(-1, target[..., None]).sum().item()
-        pieces += target.numel()
-    model.eval()
-    assert negative_log_likelihood(model, encoded, 100) == pytest.approx(total / pieces, abs=1e-5)
-    row, _ = evaluate(model, tokenizer, text, encoded, max_tokens=100, num_beams=1)
-    assert row["perplexity"] == pytest.approx(torch.tensor(total / pieces).exp().item(), rel=1e-3)
-
-
-def test_the_decoding_is_named(model):
-    assert describe_decoding(model, {}) == "greedy"
-    assert describe_decoding(model, {"num_beams": 4, "length_penalty_alpha": 0.6}) == "beam 4, alpha 0.6"
-    assert describe_decoding(model, {"num_beams": 2, "max_new_tokens": 9}) == "beam 2, alpha 0.6, at most 9 tokens"
-    assert describe_decoding(model, {"num_beams": 2, "length_penalty": 1.0}) == "beam 2, length_penalty 1.0"
-    assert describe_decoding(marian_twin(model), {"num_beams": 2}) == "beam 2, length_penalty 1.0"
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "lines", "said"),
-    [
-        ("newstest2014.de", "test", 3003, None),
-        ("wmt14 (de-en)", "test", 3003, None),
-        ("wmt14 (de-en)", "validation", 3000, None),
-        ("multi30k", "test", 1000, None),
-        (
-            "anything",
-            "test",
-            2737,
-            "2,737 lines are the filtered newstest2014 .* another test set than .* 3,003 lines",
-        ),
-        ("newstest2014.de", "test", 2737, "2,737 lines are the filtered newstest2014"),
-        ("newstest2014.de", "test", 3000, "newstest2014 has 3,003 lines, but this has 3,000"),
-        ("wmt14 (de-en)", "validation", 500, "newstest2013 has 3,000 lines, but this has 500"),
-    ],
-)
-def test_test_sets_of_the_wrong_size_are_noticed(name, split, lines, said):
-    warning = wrong_size(TestSet(name, split, None, ["x"] * lines))
-    assert warning is None if said is None else re.search(said, warning)
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    """Write a reference, two systems and a source into the working directory."""
+def test_the_grammar_is_scored_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    references = [f"Satz {number}: Die US-Regierung tagt heute in „Köln“." for number in range(40)]
-    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in references))
-    (tmp_path / "good.de").write_text("".join(f"{line}\n" for line in references).replace("heute", "morgen"))
-    (tmp_path / "bad.de").write_text("".join(f"{line}\n" for line in references).replace("tagt heute in", "ist"))
-    (tmp_path / "test.en").write_text("one two\n" * 40)
-    return references
-
-
-def test_hypotheses_are_scored_as_text_and_as_json(files, capsys):
-    main(["--hypothesis", "good.de", "--reference", "test.de", "--json"])
+    lines = (write_corpus(tmp_path / "corpus") / "test.tsv").read_text(encoding="utf-8").splitlines()[1:6]
+    (tmp_path / "out.de").write_text("".join(line.split("\t")[1] + "\n" for line in lines), encoding="utf-8")
+    dataset = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "de", "--max_samples", "5"]
+    main(["--hypothesis", "out.de", *dataset, "--json"])
     row = json.loads(capsys.readouterr().out)
-    expected = score([line.replace("heute", "morgen") for line in files], files, "de")
-    assert {name: row[name] for name in expected} == expected
-    assert (row["sentences"], row["target_lang"], row["test_set"]) == (40, "de", "test.de")
-    assert row["paper_bleu"] > row["paper_bleu_without_split"]
-    main(["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "en", "--json", "row.json"])
-    said = capsys.readouterr().out
-    assert json.loads(Path("row.json").read_text())["target_lang"] == "en"
-    for text in (
-        f"{row['sacrebleu']:.2f}   nrefs:1|case:mixed",
-        "not to be compared",
-        "compounds split",
-        "Tricks on:",
-    ):
-        assert text in said
-    main(["--hypothesis", "good.de", "--reference", "test.de", "--lowercase", "--json"])
-    assert "case:lc" in json.loads(capsys.readouterr().out)["sacrebleu_signature"]
-
-
-def test_two_systems_are_compared(files, capsys):
-    flags = ["--hypothesis", "good.de", "--reference", "test.de"]
-    main([*flags, "--baseline_hypothesis", "bad.de", "--json"])
-    comparison = json.loads(capsys.readouterr().out)["comparison"]
-    for result in comparison.values():
-        assert result["difference"] > 0
-        assert max(result["bootstrap_p_value"], result["randomization_p_value"]) < 0.01
-    main([*flags, "--baseline_hypothesis", "good.de"])
-    said = capsys.readouterr().out
-    assert said.count("p = 1.0000 by paired bootstrap, 1.0000 by approximate randomization") == 2
-
-
-def test_a_model_is_scored_and_the_row_goes_to_metrics_and_card(model, tokenizer, files, tmp_path, capsys):
-    model.config.source_lang, model.config.target_lang = "en", "de"
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "README.md").write_text("---\nlanguage: [en, de]\n---\n# A model\n")
-    flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "5"]
-    main([*flags, "--num_beams", "2", "--json", "--output", "out.de"])
-    row = json.loads(capsys.readouterr().out)
-    assert row["decoding"] == "beam 2, alpha 0.6, at most 5 tokens"
-    assert row["perplexity"] > 1
-    assert len((tmp_path / "out.de").read_text().splitlines()) == 40
-    assert [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()] == [row]
-    [bleu, chrf, *_] = ModelCard.load(tmp_path / "model" / "README.md").data.eval_results
-    assert (bleu.dataset_name, bleu.metric_value, chrf.metric_value) == ("test.de", row["sacrebleu"], row["chrf"])
-    assert bleu.metric_args["signature"] == row["sacrebleu_signature"]
-    shutil.copytree(tmp_path / "model", tmp_path / "other")
-    main([*flags, "--no_record", "--baseline_model", "other"])
-    assert "p = 1.0000" in capsys.readouterr().out
-    assert len((tmp_path / "model" / "metrics.jsonl").read_text().splitlines()) == 1
-
-
-def test_warnings_come_before_the_scores(files, tmp_path, capsys):
-    (tmp_path / "tok.de").write_text("".join(f"{line.replace('„', '&quot; ')}\n" for line in files))
-    main(["--hypothesis", "tok.de", "--reference", "test.de"])
-    assert "warning: 40 of 40 hypotheses hold &quot; or the like" in capsys.readouterr().err
+    assert (row["test_set"], row["split"], row["sentences"], row["exact_match"]) == ("grammar", "test", 5, 100.0)
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--hypothesis", "good.de"], "exactly one of reference and dataset_name must be given"),
-        (["--reference", "test.de"], "exactly one of model and hypothesis must be given"),
-        (
-            ["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "xx"],
-            "target_lang='xx' must be one of",
-        ),
-        (["--hypothesis", "no.de", "--reference", "test.de"], "the file no.de does not exist"),
-        (
-            ["--hypothesis", "empty.de", "--reference", "test.de"],
-            "the hypothesis file empty.de is empty: it must hold",
-        ),
-        (
-            ["--hypothesis", "short.de", "--reference", "test.de"],
-            "short.de has 1 lines but test.de has 40: the numbers",
-        ),
-        (["--hypothesis", "good.de", "--reference", "empty.de"], "the reference empty.de is empty"),
-        (
-            ["--hypothesis", "good.de", "--dataset_name", "grammar", "--split", "x"],
-            "the dataset 'grammar' has no split",
-        ),
-        (["--model", "nowhere", "--reference", "test.de"], "source is missing: a model needs something to translate"),
-        (["--hypothesis", "good.de", "--reference", "test.de", "--beams"], "unrecognized arguments: --beams"),
-        (
-            ["--hypothesis", "good.de", "--reference", "test.de", "--num_beams", "0"],
-            "argument --num_beams: '0' must be",
-        ),
+        (["--dataset_name", "grammar", "--split", "x"], "the dataset 'grammar' has no split 'x'"),
+        (["--reference", "test.de", "--beams"], "unrecognized arguments: --beams"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files, tmp_path):
-    (tmp_path / "empty.de").write_text("")
-    (tmp_path / "short.de").write_text("Satz\n")
-    with pytest.raises(UserError) as refused:
-        main(flags)
-    assert str(refused.value).startswith(sentence)
+def test_it_refuses_as_the_console_command_does(flags, sentence):
+    with pytest.raises(UserError, match=sentence):
+        main(["--hypothesis", "good.de", "--target_lang", "de", "--source_lang", "en", *flags])

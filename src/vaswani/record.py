@@ -1,19 +1,20 @@
-"""Where the row of an evaluation goes that was made after a run: its metrics.jsonl, and the model card."""
+"""Where an evaluation that was made after a run is noted: in the run's metrics.jsonl, and in the model card."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from training.publishing.folder import add_to_card
+from .card import add_to_card
+from .evaluation import Evaluation
 
 
-def origin(model: str) -> dict[str, Any]:
-    """Say what the weights in a model folder are: the step, and of how many checkpoints they are the average.
+def describe_weights(model: str) -> dict[str, Any]:
+    """Say which weights a model folder holds: those of which update, and the average of how many checkpoints.
 
     Returns
     -------
     dict
-        `step`, `averaged_checkpoints` (None where that is not known), `checkpoint`.
+        `step`, `averaged_checkpoints` and `checkpoint` of an `Evaluation`; the first two None where not known.
     """
     folder = Path(model)
     if folder.name.startswith("step-"):
@@ -37,8 +38,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def record(row: dict[str, Any], model: str) -> str:
-    """Add a row to the metrics and to the card of a local model.
+def record(evaluation: Evaluation, model: str) -> str:
+    """Add an evaluation to the metrics and to the card of a local model.
 
     Returns
     -------
@@ -51,9 +52,9 @@ def record(row: dict[str, Any], model: str) -> str:
     metrics, card = metrics_of(folder), folder / "README.md"
     try:
         with metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps(evaluation.to_row(), ensure_ascii=False) + "\n")
         if card.exists():
-            add_to_card(row, card)
+            add_to_card(evaluation, card)
     except OSError as error:
         return f"Not recorded: {error}"
     return f"Recorded in {metrics}" + (f" and {card}" if card.exists() else "")

@@ -1,13 +1,13 @@
-"""Which text is evaluated on: a split of a dataset or aligned files, counted where a name says how long it must be."""
+"""The text that an evaluation is on: aligned files or a split of a dataset, counted where its name implies a size."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from datasets import Dataset
 
-from training.data.corpora import load_split
-from training.settings import TrainingSettings
 from vaswani.errors import UserError
+from vaswani.text.hub import load_split
 from vaswani.text.parallel import read_lines
 
 
@@ -16,60 +16,74 @@ NEWSTEST = {"newstest2013": 3000, "newstest2014": 3003}
 WMT14_SPLITS = {"validation": "newstest2013", "test": "newstest2014"}
 FILTERED_NEWSTEST2014 = 2737
 
+# Reads a split as columns `source` and `target`: of the dataset, its configuration, in these languages.
+ReadSplit = Callable[[str, str | None, str, tuple[str, str]], Dataset]
 
-class TestSet(NamedTuple):
-    """Sentences to score against, what they are translations of where that is known, and their name."""
 
-    __test__ = False  # it is no test of pytest's
+class EvaluationSet(NamedTuple):
+    """Sentences to score against, their sources where these are known, and the name of both."""
 
     name: str
     split: str
     sources: list[str] | None
     references: list[str]
 
-    def as_dataset(self) -> Dataset:
-        """Return the pairs as a table of `source` and `target`."""
-        return Dataset.from_dict({"source": self.sources, "target": self.references})
 
-
-def read_test_set(
-    source: str | None, reference: str | None, dataset: TrainingSettings, split: str, samples: int | None = None
-) -> TestSet:
-    """Read the text to evaluate on.
+def read_files(source: str | None, reference: str, samples: int | None = None) -> EvaluationSet:
+    """Read two aligned files.
 
     Parameters
     ----------
-    source, reference : str or None
-        Two aligned files; the first may be missing where there are translations already.
-    dataset : TrainingSettings
-        Its dataset and languages, which are read where there is no `reference`.
-    split : str
-        Of the dataset.
+    source : str or None
+        May be missing where the translations exist already.
+    reference : str
     samples : int or None, default=None
-        Read only so many.
+        Read only this many lines.
 
     Raises
     ------
     UserError
-        If there is neither, something is missing, empty or not UTF-8, or the numbers of lines differ.
+        If a file is missing, empty or not UTF-8, or the numbers of lines differ.
     """
-    if (reference is None) == (dataset.dataset_name is None):
-        raise UserError("exactly one of reference and dataset_name must be given: what is scored against?")
-    if reference is None:
-        rows = load_split(dataset, split)
-        columns = ([sentence or "" for sentence in rows[side][:samples]] for side in ("source", "target"))
-        config = f" ({dataset.dataset_config_name})" if dataset.dataset_config_name else ""
-        return TestSet(f"{Path(dataset.dataset_name or '').name}{config}", split, *columns)
     references = read_lines(reference)[:samples]
     if not references:
         raise UserError(f"the reference {reference} is empty: it must hold a sentence a line")
     sources = None if source is None else read_lines(source)[:samples]
     if sources is not None:
         require_equal(source, sources, reference, references)
-    return TestSet(Path(reference).name, "test", sources, references)
+    return EvaluationSet(Path(reference).name, "test", sources, references)
 
 
-def read_hypotheses(path: str, test_set: TestSet) -> list[str]:
+def read_dataset(
+    name: str,
+    config: str | None,
+    split: str,
+    languages: tuple[str, str],
+    samples: int | None = None,
+    read_split: ReadSplit = load_split,
+) -> EvaluationSet:
+    """Read a split of a dataset.
+
+    Parameters
+    ----------
+    name, config, split, languages
+        As for `read_split`.
+    samples : int or None, default=None
+        Read only this many pairs.
+    read_split : callable, default=load_split
+        Reads datasets of the Hub and folders in its layout, or more than these.
+
+    Raises
+    ------
+    UserError
+        If the dataset, its configuration, the split or a language is missing.
+    """
+    rows = read_split(name, config, split, languages)
+    sources, references = ([sentence or "" for sentence in rows[side][:samples]] for side in ("source", "target"))
+    return EvaluationSet(f"{Path(name).name}{f' ({config})' if config else ''}", split, sources, references)
+
+
+def read_hypotheses(path: str, text: EvaluationSet) -> list[str]:
     """Read translations of a test set.
 
     Raises
@@ -79,9 +93,9 @@ def read_hypotheses(path: str, test_set: TestSet) -> list[str]:
     """
     hypotheses = read_lines(path)
     if not hypotheses:
-        lines = len(test_set.references)
+        lines = len(text.references)
         raise UserError(f"the hypothesis file {path} is empty: it must hold a line for each of {lines:,} references")
-    require_equal(path, hypotheses, test_set.name, test_set.references)
+    require_equal(path, hypotheses, text.name, text.references)
     return hypotheses
 
 
@@ -99,11 +113,11 @@ def require_equal(name: str | None, lines: list[str], other_name: str, other_lin
         )
 
 
-def wrong_size(test_set: TestSet) -> str | None:
+def wrong_size(text: EvaluationSet) -> str | None:
     """Say in a sentence if a test set is not the one that its name or size makes one think of."""
-    lines, name = len(test_set.references), test_set.name
+    lines, name = len(text.references), text.name
     if name.split(" ")[0].lower() == "wmt14":
-        name = WMT14_SPLITS.get(test_set.split, name)
+        name = WMT14_SPLITS.get(text.split, name)
     for newstest, expected in NEWSTEST.items():
         if newstest in name.lower() and lines not in (expected, FILTERED_NEWSTEST2014):
             return f"{newstest} has {expected:,} lines, but this has {lines:,}: scores do not compare with others'"

@@ -1,0 +1,95 @@
+"""Evaluations in a model card: its model-index, which the Hub reads, and its table, which people read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCard
+
+from .evaluation import Evaluation
+
+
+# Type and name of each metric, and which signature it has.
+METRICS = {
+    "sacrebleu": ("bleu", "BLEU (sacreBLEU)", "sacrebleu_signature"),
+    "chrf": ("chrf", "chrF (sacreBLEU)", "chrf_signature"),
+    "paper_bleu": ("bleu", "BLEU (the paper's protocol: tokenized, compounds split)", "paper_bleu_signature"),
+    "paper_bleu_without_split": (
+        "bleu",
+        "BLEU (the paper's protocol without splitting compounds)",
+        "paper_bleu_signature",
+    ),
+    "perplexity": ("perplexity", "perplexity of a word piece, teacher-forced", None),
+}
+END_OF_TABLE = "<!-- Further evaluations are added above this line. -->"
+
+
+def eval_results(
+    evaluation: Evaluation,
+    languages: Sequence[str],
+    text: str,
+    dataset: str | None = None,
+    config: str | None = None,
+) -> list[EvalResult]:
+    """Return the entries of an evaluation in the model-index: one for each metric, with how it was made.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+    languages : sequence of str
+        Source and target.
+    text : str
+        Name of the text for people.
+    dataset, config : str or None, default=None
+        Its name on the Hub, if it has one, and its configuration.
+    """
+    row = evaluation.to_row()
+    how = {name: row[name] for name in ("decoding", "checkpoint", "averaged_checkpoints") if row.get(name) is not None}
+    return [
+        EvalResult(
+            task_type="translation",
+            task_name=f"Translation {'-'.join(languages)}",
+            dataset_type=dataset or "custom",
+            dataset_name=text,
+            dataset_config=config,
+            dataset_split=evaluation.split,
+            metric_type=metric,
+            metric_name=label,
+            metric_value=row[name],
+            metric_args=({"signature": row[signature]} if signature else {}) | how,
+        )
+        for name, (metric, label, signature) in METRICS.items()
+        if row.get(name) is not None
+    ]
+
+
+def table_row(evaluation: Evaluation, text: str) -> str:
+    """Return an evaluation as a line of the card's table of results."""
+    averaged = evaluation.averaged_checkpoints or 1
+    weights = f"average of the last {averaged} checkpoints" if averaged > 1 else evaluation.checkpoint or "the last"
+    scores = (
+        evaluation.sacrebleu,
+        evaluation.sacrebleu_lowercased,
+        evaluation.chrf,
+        evaluation.paper_bleu,
+        evaluation.paper_bleu_without_split,
+    )
+    cells = [text, f"{evaluation.sentences:,}", f"{evaluation.decoding}; {weights}"]
+    cells += ["-" if score is None else str(score) for score in scores]
+    cells += [f"{evaluation.exact_match}%", f"{evaluation.nll} ({evaluation.perplexity})"]
+    signature = evaluation.sacrebleu_signature.replace("|", r"\|")
+    return f"| {' | '.join([*cells, f'`{signature}`'])} |"
+
+
+def add_to_card(evaluation: Evaluation, path: Path) -> None:
+    """Add a later evaluation to a card: to its table, and to its model-index."""
+    card = ModelCard.load(path)
+    languages = [str(language) for language in card.data.language or [evaluation.target_lang]]
+    text = evaluation.test_set or evaluation.split
+    # Results of one type, configuration and split are one entry, so the name must be part of these.
+    results = eval_results(evaluation, languages, text, text.split(" ")[0])
+    card.data.eval_results = [*(card.data.eval_results or []), *results]
+    card.data.model_name = card.data.model_name or path.parent.name
+    if END_OF_TABLE in card.text:
+        line = table_row(evaluation, f"{text}, {evaluation.split}")
+        card.text = card.text.replace(END_OF_TABLE, f"{line}\n{END_OF_TABLE}")
+    card.save(path)

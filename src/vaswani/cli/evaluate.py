@@ -1,0 +1,230 @@
+"""Score a model, or translations that exist already, by the paper's protocol and by today's.
+
+  vaswani evaluate --model runs/mine/model --source my/test.en --reference my/test.de --num_beams 4
+  vaswani evaluate --model me/my-model --dataset_name wmt/wmt14 --dataset_config_name de-en --split test
+  vaswani evaluate --hypothesis out.de --reference my/test.de --target_lang de --json
+  vaswani evaluate --hypothesis out.de --baseline_hypothesis old.de --reference my/test.de
+
+The scores of the two protocols stand together and must not be compared with each other. With --model, the row also
+goes to the run's metrics.jsonl and into the model card (--no_record keeps it out). With a baseline, paired tests say
+whether the difference may be luck.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from vaswani.errors import UserError
+from vaswani.evaluation import Evaluation, encode_pairs, evaluate, translate_all
+from vaswani.record import describe_weights, record
+from vaswani.scoring import references
+from vaswani.scoring.protocols import check_language, moses_languages, score, suspicions
+from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses, wrong_size
+from vaswani.scoring.significance import compare
+from vaswani.text.hub import load_split
+from vaswani.translation import load
+
+from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+
+
+DEFAULT_LANGUAGE = "de"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add all flags of the command."""
+    what = parser.add_argument_group("what to score: one of these")
+    what.add_argument("--model", metavar="DIR_OR_HUB_ID", help="a model, which translates the sources")
+    what.add_argument("--hypothesis", metavar="FILE", help="translations, a sentence a line, as plain text")
+    text = parser.add_argument_group("on which text: a dataset, or files of a sentence a line")
+    text.add_argument("--dataset_name", help="a dataset of the Hub, or a local folder in its layout")
+    text.add_argument("--dataset_config_name", help="the dataset's configuration, such as 'de-en'")
+    text.add_argument("--split", default="test", help="the dataset's split (default: test)")
+    text.add_argument("--source", metavar="FILE", help="what to translate")
+    text.add_argument("--reference", metavar="FILE", help="its translation by people")
+    text.add_argument("--source_lang", help="language of the sources (default: the model's)")
+    text.add_argument(
+        "--target_lang",
+        help="language of the references, for the dataset and for Moses' tokenizer: one of "
+        f"{', '.join(moses_languages())} (default: the model's, or the ending of --reference, or {DEFAULT_LANGUAGE})",
+    )
+    text.add_argument("--max_samples", type=at_least_one, metavar="N", help="only the first N sentences")
+    how = parser.add_argument_group("how")
+    how.add_argument("--lowercase", action="store_true", help="score without regard to case, as is usual for Multi30k")
+    how.add_argument("--baseline_hypothesis", metavar="FILE", help="translations to compare with")
+    how.add_argument("--baseline_model", metavar="DIR_OR_HUB_ID", help="a model to compare with")
+    add_decoding_flags(how)
+    add_model_flags(how)
+    out = parser.add_argument_group("what becomes of it")
+    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")
+    out.add_argument("--output", metavar="FILE", help="write the translations there")
+    out.add_argument(
+        "--no_record", dest="record", action="store_false", help="leave metrics.jsonl and the model card alone"
+    )
+
+
+def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
+    """Read, translate unless that is done, score, compare, record, print; `read_split` may know further datasets."""
+    check(options)
+    disable_progress_bar()  # transformers' own, at loading
+    loaded = None if options.model is None else load(options.model, options.tokenizer, options.device, options.dtype)
+    choose_languages(options, None if loaded is None else loaded[0].config)
+    text = read_text(options, read_split)
+    warn(filter(None, [wrong_size(text)]))
+    if loaded is None:
+        hypotheses = read_hypotheses(options.hypothesis, text)
+        warn(suspicions(hypotheses, text.references))
+        scores = score(hypotheses, text.references, options.target_lang, options.lowercase)
+        evaluation = Evaluation(split=text.split, **scores)
+    else:
+        evaluation, hypotheses = evaluate_model(*loaded, text, options)
+        evaluation = replace(evaluation, **describe_weights(options.model))
+    evaluation = replace(evaluation, test_set=text.name, target_lang=options.target_lang)
+    if options.output:
+        Path(options.output).write_bytes("".join(f"{line}\n" for line in hypotheses).encode())
+    baseline = read_baseline(text, options)
+    if baseline is not None:
+        results = compare(hypotheses, baseline, text.references, options.target_lang, options.lowercase)
+        evaluation = replace(evaluation, comparison=results)
+    if loaded is not None and options.record:
+        print(record(evaluation, options.model), file=sys.stderr)
+    show(evaluation, options.json)
+    return 0
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Print warnings apart from the scores."""
+    for sentence in sentences:
+        print(f"warning: {sentence}", file=sys.stderr)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check that the flags go together.
+
+    Raises
+    ------
+    UserError
+        If they do not.
+    """
+    if (options.model is None) == (options.hypothesis is None):
+        raise UserError("exactly one of model and hypothesis must be given: what is judged?")
+    if options.baseline_hypothesis and options.baseline_model:
+        raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
+    if options.source is None and options.reference and (options.model or options.baseline_model):
+        raise UserError("source is missing: a model needs something to translate")
+    if (options.reference is None) == (options.dataset_name is None):
+        raise UserError("exactly one of reference and dataset_name must be given: what is scored against?")
+    for name in ("json", "output"):
+        path = getattr(options, name)
+        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+            raise UserError(f"{name}={path!r} cannot be written: its folder does not exist")
+
+
+def read_text(options: argparse.Namespace, read_split: ReadSplit) -> EvaluationSet:
+    """Read the files, or the split of the dataset, to evaluate on."""
+    if options.reference is not None:
+        return references.read_files(options.source, options.reference, options.max_samples)
+    languages = options.source_lang, options.target_lang
+    return references.read_dataset(
+        options.dataset_name, options.dataset_config_name, options.split, languages, options.max_samples, read_split
+    )
+
+
+def choose_languages(options: argparse.Namespace, config: Any) -> None:
+    """Complete the languages from the model's config or the names of files.
+
+    Raises
+    ------
+    UserError
+        If Moses' tokenizer does not know the target language.
+    """
+    ending = Path(options.reference or "").suffix.removeprefix(".")
+    guess = ending if ending in moses_languages() else DEFAULT_LANGUAGE
+    options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
+    options.target_lang = options.target_lang or getattr(config, "target_lang", None) or guess
+    try:
+        check_language(options.target_lang)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def evaluate_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, options: argparse.Namespace
+) -> tuple[Evaluation, list[str]]:
+    """Evaluate a model on all pairs, however long."""
+    return evaluate(
+        model,
+        tokenizer,
+        text,
+        encode_pairs(tokenizer, text),
+        options.max_batch_tokens,
+        target_lang=options.target_lang,
+        lowercase=options.lowercase,
+        max_batch_tokens=options.max_batch_tokens,
+        **decoding(options),
+    )
+
+
+def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str] | None:
+    """Return the translations to compare with, if there are any."""
+    if options.baseline_hypothesis:
+        return read_hypotheses(options.baseline_hypothesis, text)
+    if options.baseline_model is None:
+        return None
+    model, tokenizer = load(options.baseline_model, None, options.device, options.dtype)
+    sources = text.sources or []
+    return translate_all(model, tokenizer, sources, max_batch_tokens=options.max_batch_tokens, **decoding(options))
+
+
+def show(evaluation: Evaluation, destination: str | None) -> None:
+    """Print an evaluation as text; as JSON to a file beside it, or alone to standard output."""
+    row = json.dumps(evaluation.to_row(), indent=1, ensure_ascii=False)
+    if destination == "-":
+        print(row)
+        return
+    if destination is not None:
+        Path(destination).write_text(row + "\n", encoding="utf-8")
+    print(describe(evaluation))
+
+
+def describe(evaluation: Evaluation) -> str:
+    """Say in words what was measured, each protocol by itself, and which tricks were on."""
+    paper = [evaluation.paper_bleu or 0.0, evaluation.paper_bleu_without_split or 0.0]
+    lines = [
+        f"{evaluation.test_set}, {evaluation.split}: {evaluation.sentences:,} sentences, target language "
+        f"{evaluation.target_lang}",
+        "",
+        "Today's protocol",
+        f"  BLEU, sacreBLEU               {evaluation.sacrebleu:6.2f}   {evaluation.sacrebleu_signature}",
+        f"  BLEU, sacreBLEU, lowercased   {evaluation.sacrebleu_lowercased:6.2f}",
+        f"  chrF                          {evaluation.chrf:6.2f}",
+        "The paper's protocol, not to be compared with the above",
+        f"  BLEU, compounds split         {paper[0]:6.2f}   {evaluation.paper_bleu_signature}",
+        f"  BLEU, compounds whole         {paper[1]:6.2f}",
+        f"Equal to their reference        {evaluation.exact_match:6.2f}%",
+    ]
+    on = ["quotes made straight and compounds split, in the paper's protocol alone"]
+    if evaluation.nll is not None:
+        lines.append(
+            f"Perplexity of a word piece      {evaluation.perplexity:6.2f}   nll {evaluation.nll}, unsmoothed"
+        )
+        averaged = evaluation.averaged_checkpoints
+        weights = "not known to be averaged" if averaged is None else f"average of {averaged} checkpoint(s)"
+        on = [f"{evaluation.decoding} (weights: {evaluation.checkpoint}, {weights})", *on]
+    lines.append(f"Tricks on: {'; '.join(on)}")
+    for name, result in (evaluation.comparison or {}).items():
+        lines += ["", f"Against the baseline, {name}: {result['difference']:+.2f}"]
+        for system in ("system", "baseline"):
+            interval = f"{result[f'{system}_mean']:.2f} +- {result[f'{system}_confidence']:.2f} (95%)"
+            lines.append(f"  {system:8}  {result[system]:6.2f}, bootstrap {interval}")
+        lines.append(
+            f"  p = {result['bootstrap_p_value']:.4f} by paired bootstrap, "
+            f"{result['randomization_p_value']:.4f} by approximate randomization"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,225 @@
+"""Evaluate a model on a text: how likely it finds the references, its translations, and their scores."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .models.generation_vaswani import DecodingSettings, VaswaniGenerationMixin
+from .scoring.protocols import score, suspicions
+from .scoring.references import EvaluationSet
+from .translation import translate
+
+
+Pair = tuple[Sequence[int], Sequence[int]]  # source and target ids, each ending in ``</s>``
+
+# Fields that stand in a row together, with null where one of them is not known.
+WEIGHTS = ("step", "averaged_checkpoints", "checkpoint")
+PAPERS_PROTOCOL = ("paper_bleu", "paper_bleu_without_split", "paper_bleu_signature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One evaluation: a row of `metrics.jsonl`, a line of the model card, the JSON of ``vaswani evaluate``.
+
+    Attributes
+    ----------
+    step, averaged_checkpoints, checkpoint
+        Which weights: the update, of how many checkpoints they are the average, and their name.
+    split, test_set, target_lang
+        Which text.
+    nll, perplexity : float or None
+        Mean of -ln p over target tokens, teacher-forced and unsmoothed, and its exponential: of a word piece, as in
+        Table 3.
+    sacrebleu, sacrebleu_lowercased, chrf : float
+        By today's protocol, with their signatures.
+    paper_bleu, paper_bleu_without_split : float or None
+        By the paper's, with its signature; None where it is left out.
+    exact_match : float
+        Percent of translations that equal their reference.
+    sentences : int
+    decoding : str or None
+        The search, such as "beam 4, alpha 0.6".
+    truncated_sources : int or None
+        How many were longer than the model was given; None if none may be cut.
+    seconds : float or None
+        Of the whole evaluation.
+    comparison : dict or None
+        With a baseline: the result of `scoring.significance.compare`.
+    """
+
+    step: int | None = None
+    averaged_checkpoints: int | None = None
+    checkpoint: str | None = None
+    split: str
+    test_set: str | None = None
+    target_lang: str | None = None
+    nll: float | None = None
+    perplexity: float | None = None
+    sacrebleu: float
+    sacrebleu_lowercased: float
+    chrf: float
+    paper_bleu: float | None
+    paper_bleu_without_split: float | None
+    exact_match: float
+    sacrebleu_signature: str
+    chrf_signature: str
+    paper_bleu_signature: str | None
+    sentences: int
+    decoding: str | None = None
+    truncated_sources: int | None = None
+    seconds: float | None = None
+    comparison: dict[str, dict[str, float]] | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """Return what JSON can hold, without the fields that do not apply."""
+        kept = {*PAPERS_PROTOCOL, *(() if self.checkpoint is None else WEIGHTS)}
+        return {name: value for name, value in asdict(self).items() if value is not None or name in kept}
+
+
+@torch.no_grad()
+def negative_log_likelihood(model: PreTrainedModel, pairs: Sequence[Pair], max_tokens: int) -> float:
+    """Return the mean over target tokens of -ln p(token), teacher-forced and not smoothed.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        In evaluation mode, if dropout is to be left out.
+    pairs : sequence of pairs of id sequences
+    max_tokens : int
+        Positions to compute at a time, padding included, on either side; a longer pair is computed alone.
+    """
+    nll, tokens, device = 0.0, 0, model.device
+    for batch in _batches(pairs, max_tokens):
+        sources, targets = ([torch.tensor(ids, device=device) for ids in side] for side in zip(*batch, strict=True))
+        input_ids = pad_sequence(sources, batch_first=True, padding_value=model.config.pad_token_id or 0)
+        lengths = torch.tensor([len(source) for source in sources], device=device)
+        attention_mask = (torch.arange(input_ids.shape[1], device=device) < lengths[:, None]).long()
+        labels = pad_sequence(targets, batch_first=True, padding_value=-100)
+        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+        logits = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+        nll += cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum").item()
+        tokens += sum(map(len, targets))
+    return nll / tokens
+
+
+def _batches(pairs: Sequence[Pair], max_tokens: int) -> Iterator[list[Pair]]:
+    """Yield the pairs in batches of similar length, the longest first."""
+    remaining = sorted(pairs, key=lambda pair: max(map(len, pair)), reverse=True)
+    while remaining:
+        size = max(1, max_tokens // max(map(len, remaining[0])))
+        yield remaining[:size]
+        remaining = remaining[size:]
+
+
+def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: EvaluationSet) -> list[Pair]:
+    """Encode the pairs of a text, however long, except those of which a side is empty."""
+    pairs = zip(text.sources or [], text.references, strict=True)
+    full = [pair for pair in pairs if all(side.strip() for side in pair)]
+    sources, targets = (tokenizer([pair[side] for pair in full], verbose=False).input_ids for side in (0, 1))
+    return list(zip(sources, targets, strict=True))
+
+
+def translate_all(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    **kwargs: Any,
+) -> list[str]:
+    """Return the best translation of each sentence, with a progress bar; `kwargs` as for `translate`."""
+    with tqdm(total=len(sentences), desc="Translating", unit=" sentences", leave=False) as progress:
+        results = translate(model, tokenizer, sentences, on_batch=progress.update, **kwargs)
+    return [best.text for best, *_ in results]
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: EvaluationSet,
+    pairs: Sequence[Pair],
+    max_tokens: int,
+    target_lang: str | None = None,
+    lowercase: bool = False,
+    max_source_length: int | None = None,
+    **kwargs: Any,
+) -> tuple[Evaluation, list[str]]:
+    """Evaluate a model on a text: all of it is translated, the encoded pairs give the likelihood.
+
+    Parameters
+    ----------
+    model, tokenizer
+        Evaluated without dropout; the model's mode is restored.
+    text : EvaluationSet
+        With sources.
+    pairs : sequence of pairs of id sequences
+        Its encoded pairs, or those of them that training would keep.
+    max_tokens : int
+        As for `negative_log_likelihood`.
+    target_lang, lowercase
+        As for `score`.
+    max_source_length : int or None, default=None
+        Translate only this many tokens of a longer source, ``</s>`` included.
+    **kwargs
+        As for `translate`.
+
+    Returns
+    -------
+    evaluation : Evaluation
+    translations : list of str
+
+    Warns
+    -----
+    UserWarning
+        If the translations look tokenized or escaped.
+    """
+    started = time.perf_counter()
+    training = model.training
+    model.eval()
+    try:
+        nll = negative_log_likelihood(model, pairs, max_tokens)
+        sources = text.sources or []
+        translations = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
+    finally:
+        model.train(training)
+    for suspicion in suspicions(translations, text.references):
+        warnings.warn(suspicion, stacklevel=2)
+    scores = score(translations, text.references, target_lang, lowercase)
+    truncated = None
+    if max_source_length is not None:
+        lengths = map(len, tokenizer(list(sources), verbose=False).input_ids)
+        truncated = sum(length > max_source_length for length in lengths)
+    evaluation = Evaluation(
+        split=text.split,
+        nll=round(nll, 4),
+        perplexity=round(math.exp(min(nll, 100.0)), 3),
+        decoding=describe_decoding(model, kwargs),
+        truncated_sources=truncated,
+        seconds=round(time.perf_counter() - started, 1),
+        **scores,
+    )
+    return evaluation, translations
+
+
+def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
+    """Name the search that `generate()` does with the arguments that are given, such as "beam 4, alpha 0.6"."""
+    defaults = model.generation_config
+    settings = {name: given.get(name, getattr(defaults, name, None)) for name in ("do_sample", "length_penalty")}
+    asked = DecodingSettings.read(given, None, defaults)
+    beams = asked.num_beams
+    words = [("sampling" if settings["do_sample"] else "greedy") if beams == 1 else f"beam {beams}"]
+    if beams > 1 and isinstance(model, VaswaniGenerationMixin) and asked.length_penalty_alpha is not None:
+        words.append(f"alpha {asked.length_penalty_alpha}")
+    elif beams > 1:
+        penalty = settings["length_penalty"]
+        words.append(f"length_penalty {1.0 if penalty is None else penalty}")
+    if "max_new_tokens" in given:
+        words.append(f"at most {given['max_new_tokens']} tokens")
+    return ", ".join(words)

@@ -1,0 +1,83 @@
+"""Parallel text of a dataset: from the Hub, or from a local folder in its layout."""
+
+from collections.abc import Iterable
+
+import datasets
+from datasets import Dataset, DatasetDict
+
+from vaswani.errors import UserError
+
+
+TEXT = tuple(map(datasets.Value, ("string", "large_string", "null")))
+
+
+def load_dataset(name: str, config: str | None) -> DatasetDict:
+    """Load all splits of a dataset.
+
+    Raises
+    ------
+    UserError
+        If the dataset cannot be reached or, with its configurations, where one of them must be chosen.
+    """
+    try:
+        configs = datasets.get_dataset_config_names(name)
+    except Exception as error:  # the library raises a dozen kinds, down to the HTTP client's
+        raise UserError(
+            f"dataset_name={name!r} is neither a local folder nor a dataset that can be reached on the Hub: {error}"
+        ) from error
+    if config is None and len(configs) > 1:
+        raise UserError(f"dataset_config_name is missing: {name!r} has {', '.join(map(repr, configs))}")
+    if config is not None and config not in configs:
+        raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
+    return datasets.load_dataset(name, config)
+
+
+def load_split(name: str, config: str | None, split: str, languages: tuple[str, str]) -> Dataset:
+    """Read the parallel text of one split of a dataset, as columns `source` and `target`.
+
+    Raises
+    ------
+    UserError
+        If the dataset, its configuration, the split or a language is missing.
+    """
+    loaded = load_dataset(name, config)
+    require_splits(loaded, [split], name)
+    return as_source_and_target(loaded[split], split, languages)
+
+
+def require_splits(there: Iterable[str], wanted: Iterable[str], name: str) -> None:
+    """Refuse a dataset that lacks a split.
+
+    Raises
+    ------
+    UserError
+        Naming the split that is missing, and those that are there.
+    """
+    for split in wanted:
+        if split not in there:
+            raise UserError(f"the dataset {name!r} has no split {split!r}, only {', '.join(map(repr, there))}")
+
+
+def as_source_and_target(rows: Dataset, split: str, languages: tuple[str, str]) -> Dataset:
+    """Take both languages out of a `translation` column of dicts, or out of one column each.
+
+    Raises
+    ------
+    UserError
+        If a language is no column, or its column holds no text.
+    """
+    if "translation" in rows.column_names:
+        rows = rows.select_columns("translation").flatten()
+        rows = rows.rename_columns({name: name.removeprefix("translation.") for name in rows.column_names})
+    for name, language in zip(("source_lang", "target_lang"), languages, strict=True):
+        if language not in rows.column_names:
+            raise UserError(
+                f"{name}={language!r} must be one of the columns of the {split} text: "
+                + ", ".join(map(repr, rows.column_names))
+            )
+        if rows.features[language] not in TEXT:
+            raise UserError(
+                f"the column {language!r} of the {split} text must hold text, but holds {rows.features[language]}"
+            )
+    source, target = languages
+    return rows.select_columns([source, target]).rename_columns({source: "source", target: "target"})

@@ -1,0 +1,45 @@
+import sys
+
+import pytest
+
+from vaswani import cli
+
+
+def test_help_lists_every_command_in_its_group_a_line_each(capsys):
+    assert cli.main(["--help"]) == cli.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, command in cli.COMMANDS.items():
+        (line,) = {line for line in lines if line.startswith(f"  {name} ")}
+        assert line.endswith(command.summary)
+        assert len(line) <= 100
+    headings = [
+        line for line in lines[: len(lines) // 2] if line in {command.group for command in cli.COMMANDS.values()}
+    ]
+    assert headings == list(dict.fromkeys(command.group for command in cli.COMMANDS.values()))
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_a_command_has_an_example(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"\n  vaswani {name} --" in capsys.readouterr().out
+
+
+def test_an_unknown_command_and_an_unknown_flag_are_refused_in_a_sentence(capsys):
+    assert cli.main(["translte"]) == cli.main(["translate", "--model", "x", "--beans", "4"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: command 'translte' must be one of translate, evaluate",
+        "error: unrecognized arguments: --beans 4",
+    ]
+
+
+def test_a_command_whose_extra_is_not_installed_says_which_it_needs(monkeypatch, capsys):
+    for module in [
+        name for name in sys.modules if name.startswith(("vaswani.cli.", "vaswani.scoring", "vaswani.eval"))
+    ]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert cli.main(["evaluate", "--help"]) == 1
+    expected = "error: vaswani evaluate needs the package sacrebleu, which is not installed: install this package with"
+    assert capsys.readouterr().err.startswith(f"{expected} its extra [score]")

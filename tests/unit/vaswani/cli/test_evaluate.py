@@ -1,0 +1,136 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from vaswani import cli
+from vaswani.errors import UserError
+from vaswani.scoring.protocols import score
+from vaswani.tokenization import train_tokenizer
+
+
+def evaluate(arguments):
+    cli.run("evaluate", *arguments)
+
+
+@pytest.fixture
+def tokenizer():
+    return train_tokenizer(["one two three four five six"], 265)
+
+
+@pytest.fixture
+def model(random_model, tiny_config):
+    return random_model(tiny_config(vocab_size=265))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Write a reference, two systems and a source into the working directory."""
+    monkeypatch.chdir(tmp_path)
+    references = [f"Satz {number}: Die US-Regierung tagt heute in „Köln“." for number in range(40)]
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in references))
+    (tmp_path / "good.de").write_text("".join(f"{line}\n" for line in references).replace("heute", "morgen"))
+    (tmp_path / "bad.de").write_text("".join(f"{line}\n" for line in references).replace("tagt heute in", "ist"))
+    (tmp_path / "test.en").write_text("one two\n" * 40)
+    return references
+
+
+def test_hypotheses_are_scored_as_text_and_as_json(files, capsys):
+    evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--json"])
+    row = json.loads(capsys.readouterr().out)
+    expected = score([line.replace("heute", "morgen") for line in files], files, "de")
+    assert {name: row[name] for name in expected} == expected
+    assert (row["sentences"], row["target_lang"], row["test_set"]) == (40, "de", "test.de")
+    assert row["paper_bleu"] > row["paper_bleu_without_split"]
+    evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "en", "--json", "row.json"])
+    said = capsys.readouterr().out
+    assert json.loads(Path("row.json").read_text())["target_lang"] == "en"
+    for text in (
+        f"{row['sacrebleu']:.2f}   nrefs:1|case:mixed",
+        "not to be compared",
+        "compounds split",
+        "Tricks on:",
+    ):
+        assert text in said
+    evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--lowercase", "--json"])
+    assert "case:lc" in json.loads(capsys.readouterr().out)["sacrebleu_signature"]
+
+
+def test_two_systems_are_compared(files, capsys):
+    flags = ["--hypothesis", "good.de", "--reference", "test.de"]
+    evaluate([*flags, "--baseline_hypothesis", "bad.de", "--json"])
+    comparison = json.loads(capsys.readouterr().out)["comparison"]
+    for result in comparison.values():
+        assert result["difference"] > 0
+        assert max(result["bootstrap_p_value"], result["randomization_p_value"]) < 0.01
+    evaluate([*flags, "--baseline_hypothesis", "good.de"])
+    said = capsys.readouterr().out
+    assert said.count("p = 1.0000 by paired bootstrap, 1.0000 by approximate randomization") == 2
+
+
+def test_a_model_is_scored_and_the_row_goes_to_metrics_and_card(model, tokenizer, files, tmp_path, capsys):
+    model.config.source_lang, model.config.target_lang = "en", "de"
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("---\nlanguage: [en, de]\n---\n# A model\n")
+    flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "5"]
+    evaluate([*flags, "--num_beams", "2", "--json", "--output", "out.de"])
+    row = json.loads(capsys.readouterr().out)
+    assert row["decoding"] == "beam 2, alpha 0.6, at most 5 tokens"
+    assert row["perplexity"] > 1
+    assert len((tmp_path / "out.de").read_text().splitlines()) == 40
+    assert [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()] == [row]
+    [bleu, chrf, *_] = ModelCard.load(tmp_path / "model" / "README.md").data.eval_results
+    assert (bleu.dataset_name, bleu.metric_value, chrf.metric_value) == ("test.de", row["sacrebleu"], row["chrf"])
+    assert bleu.metric_args["signature"] == row["sacrebleu_signature"]
+    shutil.copytree(tmp_path / "model", tmp_path / "other")
+    evaluate([*flags, "--no_record", "--baseline_model", "other"])
+    assert "p = 1.0000" in capsys.readouterr().out
+    assert len((tmp_path / "model" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_warnings_come_before_the_scores(files, tmp_path, capsys):
+    (tmp_path / "tok.de").write_text("".join(f"{line.replace('„', '&quot; ')}\n" for line in files))
+    evaluate(["--hypothesis", "tok.de", "--reference", "test.de"])
+    assert "warning: 40 of 40 hypotheses hold &quot; or the like" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--hypothesis", "good.de"], "exactly one of reference and dataset_name must be given"),
+        (["--reference", "test.de"], "exactly one of model and hypothesis must be given"),
+        (
+            ["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "xx"],
+            "target_lang='xx' must be one of",
+        ),
+        (["--hypothesis", "no.de", "--reference", "test.de"], "the file no.de does not exist"),
+        (
+            ["--hypothesis", "empty.de", "--reference", "test.de"],
+            "the hypothesis file empty.de is empty: it must hold",
+        ),
+        (
+            ["--hypothesis", "short.de", "--reference", "test.de"],
+            "short.de has 1 lines but test.de has 40: the numbers",
+        ),
+        (["--hypothesis", "good.de", "--reference", "empty.de"], "the reference empty.de is empty"),
+        (
+            ["--hypothesis", "good.de", "--reference", "test.de", "--output", "no/out.de"],
+            "output='no/out.de' cannot be written: its folder does not exist",
+        ),
+        (["--model", "nowhere", "--reference", "test.de"], "source is missing: a model needs something to translate"),
+        (["--hypothesis", "good.de", "--reference", "test.de", "--beams"], "unrecognized arguments: --beams"),
+        (
+            ["--hypothesis", "good.de", "--reference", "test.de", "--num_beams", "0"],
+            "argument --num_beams: '0' must be",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files, tmp_path):
+    (tmp_path / "empty.de").write_text("")
+    (tmp_path / "short.de").write_text("Satz\n")
+    with pytest.raises(UserError) as refused:
+        evaluate(flags)
+    assert str(refused.value).startswith(sentence)

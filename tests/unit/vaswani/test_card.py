@@ -1,0 +1,72 @@
+import dataclasses
+import re
+
+import pytest
+from huggingface_hub import ModelCard
+
+from vaswani.card import END_OF_TABLE, METRICS, add_to_card, eval_results, table_row
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+
+
+def test_every_cell_stands_under_its_header(evaluation, request):
+    template = (request.config.rootpath / "MODEL_CARD.md").read_text(encoding="utf-8")
+    header = next(line for line in template.splitlines() if line.startswith("|") and "chrF" in line)
+    found = dict(zip(cells(header), cells(table_row(evaluation, "news.de, test")), strict=True))
+    assert found == {
+        "text": "news.de, test",
+        "sentences": "1,234",
+        "decoding; weights": "beam 4, alpha 0.6; average of the last 4 checkpoints",
+        "BLEU": "20.1",
+        "lowercased": "21.2",
+        "chrF": "52.3",
+        "paper's BLEU": "23.4",
+        "compounds whole": "22.5",
+        "equal": "6.6%",
+        "nll (perplexity)": "1.25 (3.49)",
+        "signature": r"`nrefs:1\|case:mixed`",
+    }
+
+
+def test_weights_that_are_no_average_are_named(evaluation):
+    one = dataclasses.replace(evaluation, averaged_checkpoints=1, paper_bleu=None)
+    assert cells(table_row(one, "text"))[2] == "beam 4, alpha 0.6; step 500"
+    assert cells(table_row(one, "text"))[6] == "-"
+
+
+def test_every_metric_of_the_model_index_is_that_of_the_row(evaluation):
+    results = eval_results(evaluation, ["en", "de"], "News", "some/news", "en-de")
+    row = evaluation.to_row()
+    assert [(result.metric_type, result.metric_name) for result in results] == [
+        (kind, label) for kind, label, _ in METRICS.values()
+    ]
+    for result, (name, (_, _, signature)) in zip(results, METRICS.items(), strict=True):
+        assert result.metric_value == row[name], name
+        assert result.metric_args.get("signature") == (row[signature] if signature else None)
+        assert result.metric_args["decoding"] == "beam 4, alpha 0.6"
+        assert result.metric_args["averaged_checkpoints"] == 4
+        assert (result.dataset_type, result.dataset_name, result.dataset_config) == ("some/news", "News", "en-de")
+        assert (result.dataset_split, result.task_name) == ("test", "Translation en-de")
+    without = eval_results(dataclasses.replace(evaluation, paper_bleu=None), ["en", "de"], "News")
+    assert len(without) == len(results) - 1
+
+
+@pytest.fixture
+def card(tmp_path):
+    path = tmp_path / "model" / "README.md"
+    path.parent.mkdir()
+    path.write_text(f"---\nlanguage: [en, de]\n---\n# A model\n| old |\n{END_OF_TABLE}\nend\n")
+    return path
+
+
+def test_later_evaluations_stand_in_the_table_in_their_order(evaluation, card):
+    for name in ("first.de", "second.de"):
+        add_to_card(dataclasses.replace(evaluation, test_set=name), card)
+    lines = card.read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    assert [cells(row)[0] for row in rows] == ["old", "first.de, test", "second.de, test"]
+    assert lines.index(END_OF_TABLE) == lines.index(rows[-1]) + 1
+    names = [result.dataset_name for result in ModelCard.load(card).data.eval_results]
+    assert names == ["first.de"] * 5 + ["second.de"] * 5

@@ -1,0 +1,52 @@
+import pytest
+from datasets import Dataset, Value
+
+from vaswani.errors import UserError
+from vaswani.text.hub import as_source_and_target, load_dataset, load_split
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("de-en", "fr-en"):
+        (tmp_path / name).mkdir()
+        rows = Dataset.from_dict({"translation": [{name[:2]: "eins", "en": "one"}] * 3})
+        rows.to_parquet(tmp_path / name / "validation-00000-of-00001.parquet")
+    entries = "".join(
+        f"- config_name: {name}\n  data_files:\n  - split: validation\n    path: {name}/validation-*\n"
+        for name in ("de-en", "fr-en")
+    )
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{entries}---\n")
+    return str(tmp_path)
+
+
+def test_a_split_of_a_configuration_is_read_with_its_languages_in_order(folder):
+    rows = load_split(folder, "de-en", "validation", ("en", "de"))
+    assert (rows.column_names, len(rows), rows[0]) == (["source", "target"], 3, {"source": "one", "target": "eins"})
+    assert load_split(folder, "fr-en", "validation", ("fr", "en"))[0] == {"source": "eins", "target": "one"}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "split", "languages", "sentence"),
+    [
+        (None, None, "validation", ("en", "de"), "dataset_config_name is missing: .* has 'de-en', 'fr-en'"),
+        (None, "xx", "validation", ("en", "de"), "dataset_config_name='xx' must be one of 'de-en', 'fr-en' of"),
+        (None, "de-en", "test", ("en", "de"), "has no split 'test', only 'validation'"),
+        (None, "de-en", "validation", ("en", "fr"), "target_lang='fr' must be one of the columns .*: 'de', 'en'"),
+        (None, "de-en", "validation", ("xx", "de"), "source_lang='xx' must be one of the columns"),
+        ("no/where", None, "validation", ("en", "de"), "dataset_name='no/where' is neither a local folder nor"),
+    ],
+)
+def test_whatever_is_missing_is_named(folder, name, config, split, languages, sentence):
+    with pytest.raises(UserError, match=sentence):
+        load_split(name or folder, config, split, languages)
+
+
+def test_a_dataset_of_one_configuration_needs_no_name(tmp_path):
+    Dataset.from_dict({"en": ["one"], "de": ["eins"]}).to_csv(tmp_path / "train.csv")
+    assert load_dataset(str(tmp_path), None)["train"].num_rows == 1
+
+
+def test_a_column_must_hold_text():
+    rows = Dataset.from_dict({"en": ["one"], "de": [1]}).cast_column("de", Value("int64"))
+    with pytest.raises(UserError, match="the column 'de' of the test text must hold text, but holds Value"):
+        as_source_and_target(rows, "test", ("en", "de"))
