@@ -49,12 +49,12 @@ def label_smoothed_sums(logits: torch.Tensor, labels: torch.Tensor, label_smooth
     vocab_size = logits.shape[-1]
     log_probabilities = torch.log_softmax(logits.reshape(-1, vocab_size).float(), dim=-1)  # (N, V)
     labels = labels.reshape(-1)
-    real = labels != -100
-    nll = torch.nn.functional.nll_loss(log_probabilities, labels, reduction="sum")
-    over_all_types = -(log_probabilities.sum(-1) * real).sum()
-    other = label_smoothing / (vocab_size - 1)
-    loss = (1 - label_smoothing - other) * nll + other * over_all_types
-    return LossSums(loss, nll.detach(), real.sum())
+    has_target = labels != -100
+    nll_loss = torch.nn.functional.nll_loss(log_probabilities, labels, reduction="sum")
+    smooth_loss = -(log_probabilities.sum(-1) * has_target).sum()
+    eps_i = label_smoothing / (vocab_size - 1)
+    loss = (1 - label_smoothing - eps_i) * nll_loss + eps_i * smooth_loss
+    return LossSums(loss, nll_loss.detach(), has_target.sum())
 
 
 class LabelSmoothedObjective(nn.Module):
@@ -135,14 +135,14 @@ def fused_label_smoothed_sums(
     chunk = chunk or (CHUNK_ON_CPU if device == "cpu" else CHUNK_ON_GPU)
     hidden_states, labels = hidden_states.reshape(-1, hidden_states.shape[-1]), labels.reshape(-1)
     with_gradient = torch.is_grad_enabled() and (hidden_states.requires_grad or weight.requires_grad)
-    settings = Settings(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled)
+    options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled)
     with torch.autocast(device, enabled=False):  # the types are chosen here, not by it
-        loss, nll = LinearSmoothedCrossEntropy.apply(hidden_states, weight, labels, settings)
-    return LossSums(loss, nll, (labels != -100).sum())
+        loss, nll_loss = LinearSmoothedCrossEntropy.apply(hidden_states, weight, labels, options)
+    return LossSums(loss, nll_loss, (labels != -100).sum())
 
 
-class Settings(NamedTuple):
-    """What `LinearSmoothedCrossEntropy` has to know beside its tensors."""
+class FusedLossOptions(NamedTuple):
+    """The arguments of `LinearSmoothedCrossEntropy` that are not tensors."""
 
     label_smoothing: float
     dtype: torch.dtype
@@ -165,45 +165,47 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, settings: Settings
+        ctx: Any, hidden_states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, options: FusedLossOptions
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of the smoothed and of the plain cross-entropy over (N, D) states."""
-        other = settings.label_smoothing / (len(weight) - 1)
-        confidence = 1 - settings.label_smoothing - other
-        wide = torch.promote_types(settings.dtype, torch.float32)
-        softmax = compiled_softmax_and_normalizer if settings.compiled else softmax_and_normalizer
+        eps_i = options.label_smoothing / (len(weight) - 1)
+        nll_weight = 1 - options.label_smoothing - eps_i
+        wide_dtype = torch.promote_types(options.dtype, torch.float32)
+        normalize = compiled_softmax_and_logsumexp if options.compiled else softmax_and_logsumexp
 
         # A position without target has a zero state: so it adds nothing to the weight's gradient.
-        none = labels == -100
-        labels = labels.masked_fill(none, 0)
-        states = hidden_states.masked_fill(none[:, None], 0).to(settings.dtype)
-        matrix = weight.to(settings.dtype)
-        over_types = matrix.sum(0, dtype=wide)  # (D,)
-        normalizers, targets = states.new_empty((2, len(states)), dtype=wide)
-        d_states = torch.empty_like(states, dtype=wide)
-        d_weight = torch.zeros_like(weight, dtype=wide)
-        for start in range(0, len(states), settings.chunk):
-            rows = slice(start, start + settings.chunk)
-            scores = states[rows] @ matrix.T  # (chunk, V)
-            targets[rows] = scores.gather(1, labels[rows, None])[:, 0]
-            d_scores, normalizers[rows] = softmax(scores)
-            if settings.with_gradient:
-                d_target = (targets[rows] - normalizers[rows]).exp() - confidence
-                d_scores.scatter_(1, labels[rows, None], d_target[:, None].to(d_scores.dtype))
-                d_states[rows] = d_scores @ matrix
-                d_weight += d_scores.T @ states[rows]
-        if settings.with_gradient:
-            d_states = (d_states - other * over_types).masked_fill(none[:, None], 0)
-            d_weight -= other * states.sum(0, dtype=wide)
-            if settings.frozen_row is not None:
-                d_weight[settings.frozen_row] = 0
+        is_ignored = labels == -100
+        labels = labels.masked_fill(is_ignored, 0)
+        states = hidden_states.masked_fill(is_ignored[:, None], 0).to(options.dtype)
+        projection = weight.to(options.dtype)
+        projection_sum = projection.sum(0, dtype=wide_dtype)  # (D,)
+        logsumexps, target_logits = states.new_empty((2, len(states)), dtype=wide_dtype)
+        d_states = torch.empty_like(states, dtype=wide_dtype)
+        d_weight = torch.zeros_like(weight, dtype=wide_dtype)
+        for start in range(0, len(states), options.chunk):
+            rows = slice(start, start + options.chunk)
+            logits = states[rows] @ projection.T  # (chunk, V)
+            target_logits[rows] = logits.gather(1, labels[rows, None])[:, 0]
+            probabilities, logsumexps[rows] = normalize(logits)
+            if options.with_gradient:
+                d_target = (target_logits[rows] - logsumexps[rows]).exp() - nll_weight
+                # In place of the probabilities, which are not needed again; -eps_i for each type follows below.
+                d_logits = probabilities.scatter_(1, labels[rows, None], d_target[:, None].to(probabilities.dtype))
+                d_states[rows] = d_logits @ projection
+                d_weight += d_logits.T @ states[rows]
+        if options.with_gradient:
+            d_states = (d_states - eps_i * projection_sum).masked_fill(is_ignored[:, None], 0)
+            d_weight -= eps_i * states.sum(0, dtype=wide_dtype)
+            if options.frozen_row is not None:
+                d_weight[options.frozen_row] = 0
             ctx.save_for_backward(d_states, d_weight)
             ctx.dtypes = hidden_states.dtype, weight.dtype
 
-        nll = (normalizers - targets).masked_fill(none, 0).sum()
-        over_all_types = (len(weight) * normalizers - states.to(wide) @ over_types).masked_fill(none, 0).sum()
-        ctx.mark_non_differentiable(nll)
-        return confidence * nll + other * over_all_types, nll
+        nll_loss = (logsumexps - target_logits).masked_fill(is_ignored, 0).sum()
+        logit_sums = states.to(wide_dtype) @ projection_sum
+        smooth_loss = (len(weight) * logsumexps - logit_sums).masked_fill(is_ignored, 0).sum()
+        ctx.mark_non_differentiable(nll_loss)
+        return nll_weight * nll_loss + eps_i * smooth_loss, nll_loss
 
     @staticmethod
     def backward(ctx: Any, d_loss: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -212,12 +214,12 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
         return *((gradient * d_loss).to(dtype) for gradient, dtype in gradients), None, None
 
 
-def softmax_and_normalizer(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (N, V) probabilities in the scores' type, and in float32 or wider the (N,) log of what they are over."""
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    probabilities = wide.softmax(-1)
+def softmax_and_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the (N, V) probabilities in the logits' type, and the (N,) logsumexps in float32 or wider."""
+    wide_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    probabilities = wide_logits.softmax(-1)
     # The highest probability is at least 1 / V: its logarithm is exact, as that of another may not be.
-    return probabilities.to(scores.dtype), wide.amax(-1) - probabilities.amax(-1).log()
+    return probabilities.to(logits.dtype), wide_logits.amax(-1) - probabilities.amax(-1).log()
 
 
-compiled_softmax_and_normalizer = torch.compile(softmax_and_normalizer)
+compiled_softmax_and_logsumexp = torch.compile(softmax_and_logsumexp)

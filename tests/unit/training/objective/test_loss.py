@@ -178,8 +178,8 @@ def test_a_compiled_objective_compiles_the_model_and_the_softmax_and_returns_the
         graphs.append(graph)
         return graph
 
-    softmax = torch.compile(loss_module.softmax_and_normalizer, backend=count)
-    monkeypatch.setattr(loss_module, "compiled_softmax_and_normalizer", softmax)
+    softmax = torch.compile(loss_module.softmax_and_logsumexp, backend=count)
+    monkeypatch.setattr(loss_module, "compiled_softmax_and_logsumexp", softmax)
     monkeypatch.setattr(loss_module, "CHUNK_ON_CPU", 5)
     model = random_model()
     objective = LabelSmoothedObjective(model, 0.1)
