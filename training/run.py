@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
-from training.data.preparation import Prepared, describe, prepare
+from training.data.preparation import Prepared, describe_counts, prepare
 from training.machine import usable_cores
 from training.publishing.folder import publish, push
 from training.settings import TrainingSettings, parse_settings
@@ -60,7 +60,7 @@ def train_and_publish(
     directory = Path(settings.output_dir)
     logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
-        logbook.say(f"{split}: {describe(count)}")
+        logbook.say(f"{split}: {describe_counts(count)}")
     together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
     logbook.say(
         f"{model.num_parameters():,} parameters, {accelerator.num_processes} process(es) on "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from training.benchmarks.processes import run_and_watch
-from training.data.batch_plan import cut, plan_epoch, positions
+from training.data.batch_plan import cut, padded_tokens, plan_epoch
 
 
 GIGA = 1e9
@@ -55,7 +55,7 @@ def measure(count: int, length_groups: int) -> dict[str, Any]:
         "length_groups": length_groups,
         "updates": f"{len(plan):,}",
         "seconds": seconds,
-        "real tokens, %": 100 * float(real / sum(positions(batch, *lengths).sum() for batch in batches)),
+        "real tokens, %": 100 * float(real / sum(padded_tokens(batch, *lengths).sum() for batch in batches)),
     }
 
 

@@ -23,7 +23,7 @@ class Side(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A micro-batch: three (B, S) or (B, T) tensors of ids, and what each side really holds."""
+    """A micro-batch: padded ids of the sources with their mask, (B, S), and of the targets, (B, T)."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -38,21 +38,22 @@ class EpochPlan:
     ----------
     order : ndarray of shape (N,)
         Pair indices, group after group.
-    starts : ndarray of shape (groups + 1,)
-        Where each group starts in `order`.
-    chosen : list of ndarray
-        The groups of each update.
+    group_starts : ndarray of shape (groups + 1,)
+        Where each group starts in `order`, and where the last one ends.
+    updates : list of ndarray
+        The numbers of each update's groups.
     """
 
     order: np.ndarray
-    starts: np.ndarray
-    chosen: list[np.ndarray]
+    group_starts: np.ndarray
+    updates: list[np.ndarray]
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.updates)
 
     def __getitem__(self, update: int) -> list[np.ndarray]:
-        return [self.order[self.starts[group] : self.starts[group + 1]] for group in self.chosen[update]]
+        starts = self.group_starts
+        return [self.order[starts[group] : starts[group + 1]] for group in self.updates[update]]
 
 
 def plan_epoch(
@@ -96,10 +97,10 @@ def plan_epoch(
     group_count = max(side.sum(dtype=np.int64) for side in lengths) / group_tokens
     generator = np.random.default_rng([seed, epoch])
     order = _sort_by_lengths(*lengths, max(1, int(2 * group_count**0.5)), generator)
-    starts = _fill(order, lengths, group_tokens)
-    shuffled = generator.permutation(len(starts) - 1)
-    chosen = [shuffled[first : first + length_groups] for first in range(0, len(shuffled), length_groups)]
-    return EpochPlan(order, starts, chosen)
+    group_starts = _fill_groups(order, lengths, group_tokens)
+    shuffled = generator.permutation(len(group_starts) - 1)
+    updates = [shuffled[first : first + length_groups] for first in range(0, len(shuffled), length_groups)]
+    return EpochPlan(order, group_starts, updates)
 
 
 def _sort_by_lengths(
@@ -108,13 +109,15 @@ def _sort_by_lengths(
     order = np.arange(len(source_lengths), dtype=np.int32)
     generator.shuffle(order)
     order = _sort_stably(order, source_lengths)
-    for number, part in enumerate(np.split(order, _slice(np.bincount(source_lengths), slices))):  # views into order
+    for number, part in enumerate(
+        np.split(order, _cut_into_slices(np.bincount(source_lengths), slices))
+    ):  # views into order
         target = target_lengths[part]
         part[:] = part[np.argsort(-target if number % 2 else target, kind="stable")]
     return order
 
 
-def _slice(counts: np.ndarray, slices: int) -> np.ndarray:
+def _cut_into_slices(counts: np.ndarray, slices: int) -> np.ndarray:
     """Return where to cut pairs that are sorted by length into at most `slices`, given the count of each length.
 
     A slice's padding grows with its tokens times its width relative to its lengths. Their sum is smallest if slices
@@ -139,13 +142,15 @@ def _sort_stably(order: np.ndarray, lengths: np.ndarray, block: int = 2**21) -> 
     return result
 
 
-def _fill(order: np.ndarray, lengths: tuple[np.ndarray, np.ndarray], max_tokens: int) -> np.ndarray:
-    """Return the positions in `order` at which groups start that hold all that fits, and its end."""
+def _fill_groups(order: np.ndarray, lengths: tuple[np.ndarray, np.ndarray], max_tokens: int) -> np.ndarray:
+    """Return where in `order` each group starts if every group takes all that fits, and where the last one ends."""
     starts = [0]
     while starts[-1] < len(order):
         window = order[starts[-1] : starts[-1] + max_tokens]  # every pair has at least a token a side
         ends = (np.searchsorted(np.cumsum(side[window], dtype=np.int64), max_tokens, "right") for side in lengths)
-        starts.append(starts[-1] + int(min(ends)))
+        size = int(min(ends))
+        assert size, "a pair is longer than max_tokens"
+        starts.append(starts[-1] + size)
     return np.array(starts)
 
 
@@ -153,7 +158,7 @@ def cut(
     groups: Sequence[np.ndarray],
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
-    max_positions: int,
+    max_padded_tokens: int,
     num_processes: int = 1,
 ) -> list[np.ndarray]:
     """Cut the groups of an update into micro-batches that fit a device, the same number for every process.
@@ -163,27 +168,27 @@ def cut(
     groups : sequence of ndarray
         Pair indices.
     source_lengths, target_lengths : ndarray of shape (N,)
-    max_positions : int
-        Positions, padding included, that a micro-batch may have on either side; not smaller than any length.
+    max_padded_tokens : int
+        Tokens, padding included, that a micro-batch may have on either side; not smaller than any length.
     num_processes : int, default=1
-        What the number of micro-batches is a multiple of. Process p takes those at p, p + `num_processes`, ...
+        The number of micro-batches is a multiple of it. Process p takes those at p, p + `num_processes`, ...
 
     Returns
     -------
     list of ndarray
         Pair indices. Where there are fewer pairs than processes, some are empty.
     """
-    parts = 1
-    while True:
+    single_pairs = max(map(len, groups))  # in so many parts, no group has two pairs in one
+    for parts in range(1, single_pairs + num_processes):
         if len(groups) * parts % num_processes == 0:
             batches = [part for group in groups for part in np.array_split(group, parts)]
-            if all(positions(batch, source_lengths, target_lengths).max() <= max_positions for batch in batches):
+            if all(padded_tokens(part, source_lengths, target_lengths).max() <= max_padded_tokens for part in batches):
                 return batches
-        parts += 1
+    raise AssertionError("a pair is longer than max_padded_tokens")
 
 
-def positions(batch: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """Return how many positions, padding included, a batch has on the source and on the target side."""
+def padded_tokens(batch: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+    """Return how many tokens, padding included, a batch has on the source and on the target side."""
     longest = [int(lengths[batch].max(initial=0)) for lengths in (source_lengths, target_lengths)]
     return len(batch) * np.array(longest)
 

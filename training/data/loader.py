@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, plan_epoch, positions
+from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, padded_tokens, plan_epoch
 from training.data.preparation import read_pairs
 from training.settings import TrainingSettings
 
@@ -17,16 +17,28 @@ from training.settings import TrainingSettings
 class Update(NamedTuple):
     """One optimizer update as this process sees it.
 
-    `pairs` are the micro-batches of this process, as indices; `batches` the same as tensors, once loaded. The counts
-    are those of all processes: target tokens, real tokens of both sides, and positions including padding.
+    Attributes
+    ----------
+    epoch : int
+        Epoch, counted from 0.
+    index : int
+        Place in the epoch, counted from 1.
+    epoch_length : int
+        Updates of the epoch.
+    target_tokens, real_tokens, padded_tokens : int
+        Targets, tokens of both sides, and the same with padding, over all processes.
+    pairs : list of ndarray
+        Pair indices of each micro-batch of this process.
+    batches : list of Batch
+        The same micro-batches as tensors; empty until they are loaded.
     """
 
     epoch: int
-    position: int
+    index: int
     epoch_length: int
     target_tokens: int
     real_tokens: int
-    positions: int
+    padded_tokens: int
     pairs: list[np.ndarray]
     batches: list[Batch]
 
@@ -42,16 +54,16 @@ def plan_updates(
     first_epoch, done = start
     for epoch in itertools.count(first_epoch):
         plan = plan_epoch(*lengths, settings.max_tokens_per_batch, settings.seed, epoch, settings.length_groups)
-        for index in range(done, len(plan)):
-            batches = cut(plan[index], *lengths, settings.max_tokens_per_device, num_processes)
+        for number in range(done, len(plan)):
+            batches = cut(plan[number], *lengths, settings.max_tokens_per_device, num_processes)
             pairs = np.concatenate(batches)
             yield Update(
                 epoch=epoch,
-                position=index + 1,
+                index=number + 1,
                 epoch_length=len(plan),
                 target_tokens=int(lengths[1][pairs].sum()),
                 real_tokens=int(sum(side[pairs].sum() for side in lengths)),
-                positions=int(sum(positions(batch, *lengths).sum() for batch in batches)),
+                padded_tokens=int(sum(padded_tokens(batch, *lengths).sum() for batch in batches)),
                 pairs=batches[process_index::num_processes],
                 batches=[],
             )
@@ -66,7 +78,8 @@ class _Pairs(torch.utils.data.Dataset):
         self.pad_token_id = pad_token_id
 
     def __getitem__(self, index: Update) -> Update:
-        return index._replace(batches=[self._load(indices) for indices in index.pairs])
+        update = index  # the sampler's indices are whole updates
+        return update._replace(batches=[self._load(pairs) for pairs in update.pairs])
 
     def _load(self, indices: np.ndarray) -> Batch:
         if not len(indices):  # teaches nothing, but every process has to take part in an update

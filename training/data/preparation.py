@@ -178,9 +178,9 @@ def encode(
     totals = np.zeros(len(DROP_REASONS), dtype=np.int64)
 
     def encode_and_count(table: pa.Table) -> pa.Table:
-        encoded, drop = encode_table(table, encoder, limits)
-        totals[:] += np.bincount(drop, minlength=len(totals))
-        return pa.Table.from_batches([encoded.filter(pa.array(drop == 0))])  # one chunk, even if nothing is left
+        encoded, reasons = encode_table(table, encoder, limits)
+        totals[:] += np.bincount(reasons, minlength=len(totals))
+        return pa.Table.from_batches([encoded.filter(pa.array(reasons == 0))])  # one chunk, even if nothing is left
 
     if not len(rows):
         raise UserError(f"there is no pair in {split}")
@@ -200,14 +200,14 @@ def encode(
         _write(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
     counts = json.loads(counted.read_text(encoding="utf-8"))
     if not counts["kept"]:
-        raise UserError(f"no usable pair is left of {len(rows):,} in {split}: {describe(counts)}")
+        raise UserError(f"no usable pair is left of {len(rows):,} in {split}: {describe_counts(counts)}")
     return encoded.with_format(None), counts
 
 
 def encode_table(
     table: pa.Table, encoder: SentenceEncoder, limits: tuple[int, int, float]
 ) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Encode pairs, and judge each.
+    """Encode pairs, and decide of each whether to drop it.
 
     Parameters
     ----------
@@ -215,14 +215,14 @@ def encode_table(
         Columns `source` and `target`.
     encoder : SentenceEncoder
     limits : tuple
-        The last three arguments of `judge`.
+        The last three arguments of `drop_reasons`.
 
     Returns
     -------
     encoded : RecordBatch
         All pairs, with the columns of `FEATURES`.
-    drop : ndarray
-        What `judge` returns.
+    reasons : ndarray of shape (N,)
+        As `drop_reasons` returns them.
     """
     sides = [[sentence or "" for sentence in table[side].to_pylist()] for side in ("source", "target")]
     ids, lengths = encoder(sides[0] + sides[1])
@@ -230,10 +230,10 @@ def encode_table(
     columns = [pa.ListArray.from_arrays(ends[first:][: len(table) + 1], ids) for first in (0, len(table))]
     columns += map(pa.array, lengths.reshape(2, -1))
     empty = np.array([not (source.strip() and target.strip()) for source, target in zip(*sides, strict=True)])
-    return pa.record_batch(columns, names=list(FEATURES)), judge(*lengths.reshape(2, -1), empty, *limits)
+    return pa.record_batch(columns, names=list(FEATURES)), drop_reasons(*lengths.reshape(2, -1), empty, *limits)
 
 
-def judge(
+def drop_reasons(
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
     empty: np.ndarray,
@@ -258,8 +258,8 @@ def judge(
     ).astype(np.int8)
 
 
-def describe(counts: dict[str, int]) -> str:
-    """Say in words what was kept and dropped."""
+def describe_counts(counts: dict[str, int]) -> str:
+    """Return the numbers of kept and dropped pairs in words, such as ``9 kept, 1 empty``."""
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
 
 

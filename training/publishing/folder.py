@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
-from training.data.preparation import describe
+from training.data.preparation import describe_counts
 from training.settings import ROOT, TrainingSettings
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.card import END_OF_TABLE, eval_results, table_row
@@ -96,7 +96,7 @@ def write_card(
         parameters=f"{model.num_parameters():,}",
         config=model.config,
         settings=settings,
-        counts=describe(counts),
+        counts=describe_counts(counts),
         run=run,
     )
     card.save(folder / "README.md")

@@ -204,13 +204,13 @@ class TrainingLoop:
         progress = self.progress
         if math.isfinite(loss + norm):
             progress.skipped_in_a_row = 0
-            new = loss, nll, update.target_tokens, update.real_tokens, update.positions
+            new = loss, nll, update.target_tokens, update.real_tokens, update.padded_tokens
             progress.sums = [total + value for total, value in zip(progress.sums, new, strict=True)]
             return
         progress.skipped_updates += 1
         progress.skipped_in_a_row += 1
         first = ", ".join(str(index) for index in np.concatenate(update.pairs)[:5])
-        batch = f"update {update.position} of epoch {update.epoch}, training pairs {first}, ..."
+        batch = f"update {update.index} of epoch {update.epoch}, training pairs {first}, ..."
         self.logbook.say(f"step {progress.step}: loss {loss}, gradient norm {norm}: update skipped ({batch})")
         if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from training.benchmarks.planning import simulate_lengths
-from training.data.batch_plan import Side, _sort_stably, collate, cut, plan_epoch, positions
+from training.data.batch_plan import Side, _sort_stably, collate, cut, padded_tokens, plan_epoch
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_plan_depends_on_nothing_but_its_arguments(lengths):
 
 def density(lengths, batches):
     real = sum(side[batch].sum() for side in lengths for batch in batches)
-    return real / sum(positions(batch, *lengths).sum() for batch in batches)
+    return real / sum(padded_tokens(batch, *lengths).sum() for batch in batches)
 
 
 def test_updates_need_little_padding_and_come_in_random_order(lengths):
@@ -55,7 +55,7 @@ def test_updates_need_little_padding_and_come_in_random_order(lengths):
 def test_of_lengths_like_those_of_wmt_at_most_three_percent_are_padding(length_groups):
     lengths = simulate_lengths(300_000)
     plan = plan_epoch(*lengths, max_tokens=25_000, seed=1, epoch=0, length_groups=length_groups)
-    batches = [batch for groups in plan for batch in cut(groups, *lengths, max_positions=8192)]
+    batches = [batch for groups in plan for batch in cut(groups, *lengths, max_padded_tokens=8192)]
     assert density(lengths, batches) > 0.97
     in_order_of_the_text = np.array_split(np.arange(len(lengths[0])), len(batches))
     assert density(lengths, in_order_of_the_text) < 0.6
@@ -75,19 +75,21 @@ def test_a_group_always_holds_the_longest_pair(lengths):
     assert np.array_equal(np.sort(np.concatenate(flat(plan))), np.arange(len(lengths[0])))
 
 
-@pytest.mark.parametrize(("max_positions", "num_processes"), [(10**6, 1), (300, 1), (300, 3), (10**6, 4)])
-def test_what_an_update_holds_depends_neither_on_devices_nor_on_their_memory(lengths, max_positions, num_processes):
+@pytest.mark.parametrize(("max_padded_tokens", "num_processes"), [(10**6, 1), (300, 1), (300, 3), (10**6, 4)])
+def test_what_an_update_holds_depends_neither_on_devices_nor_on_their_memory(
+    lengths, max_padded_tokens, num_processes
+):
     plan = plan_epoch(*lengths, max_tokens=1000, seed=1, epoch=0, length_groups=2)
     for groups in (plan[0], plan[len(plan) - 1]):
-        batches = cut(groups, *lengths, max_positions, num_processes)
+        batches = cut(groups, *lengths, max_padded_tokens, num_processes)
         assert sorted(np.concatenate(batches)) == sorted(np.concatenate(groups))
         assert len(batches) % num_processes == 0
-        assert max(positions(batch, *lengths).max() for batch in batches) <= max_positions
+        assert max(padded_tokens(batch, *lengths).max() for batch in batches) <= max_padded_tokens
 
 
 def test_fewer_pairs_than_processes_leave_some_with_none():
     lengths = np.array([5, 6]), np.array([4, 7])
-    batches = cut([np.array([0, 1])], *lengths, max_positions=10, num_processes=3)
+    batches = cut([np.array([0, 1])], *lengths, max_padded_tokens=10, num_processes=3)
     assert [len(batch) for batch in batches] == [1, 1, 0]
 
 

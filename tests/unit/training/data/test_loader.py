@@ -30,7 +30,7 @@ def test_starting_in_the_middle_gives_what_would_have_come(rows):
     assert whole[-1].epoch > 0
     for at in (1, 17, len(whole) - 2):
         done = whole[at - 1]
-        [following] = take(rows, 1, start=(done.epoch, done.position))
+        [following] = take(rows, 1, start=(done.epoch, done.index))
         assert following[:6] == whole[at][:6]
         assert all(map(np.array_equal, following.pairs, whole[at].pairs))
 
@@ -51,14 +51,14 @@ def test_counts_are_those_of_the_text(rows):
         pairs = np.concatenate(update.pairs)
         assert update.target_tokens == target[pairs].sum()
         assert update.real_tokens == source[pairs].sum() + target[pairs].sum()
-        assert update.real_tokens < update.positions
+        assert update.real_tokens < update.padded_tokens
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tensors_hold_the_planned_pairs_in_order(rows, workers):
     planned = take(rows, 4)
     for update, loaded in zip(planned, load_updates(planned, rows, 99, workers), strict=True):
-        assert loaded.position == update.position
+        assert loaded.index == update.index
         for indices, batch in zip(update.pairs, loaded.batches, strict=True):
             assert [row[row != 99].tolist() for row in batch.input_ids] == rows[indices]["input_ids"]
             assert [row[row != -100].tolist() for row in batch.labels] == rows[indices]["labels"]

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from training.data import preparation
 from training.data.grammar import corpus as grammar
-from training.data.preparation import DROP_REASONS, encode, fingerprint, judge, lengths, prepare, read_pairs
+from training.data.preparation import DROP_REASONS, drop_reasons, encode, fingerprint, lengths, prepare, read_pairs
 from training.settings import ROOT, TrainingSettings
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
@@ -73,7 +73,7 @@ def test_no_pair_at_all_is_an_error(tokenizer):
 def test_the_first_reason_counts_and_lengths_are_counted_without_the_end():
     source, target = np.array([3, 3, 300, 2, 2]), np.array([3, 3, 3, 11, 12])
     empty = np.array([False, True, False, False, False])
-    reasons = [DROP_REASONS[reason] for reason in judge(source, target, empty, 256, 256, 10.0)]
+    reasons = [DROP_REASONS[reason] for reason in drop_reasons(source, target, empty, 256, 256, 10.0)]
     assert reasons == ["kept", "empty", "too long", "kept", "unbalanced"]
 
 
