@@ -109,15 +109,14 @@ def _sort_by_lengths(
     order = np.arange(len(source_lengths), dtype=np.int32)
     generator.shuffle(order)
     order = _sort_stably(order, source_lengths)
-    for number, part in enumerate(
-        np.split(order, _cut_into_slices(np.bincount(source_lengths), slices))
-    ):  # views into order
+    borders = _slice_borders(np.bincount(source_lengths), slices)
+    for number, part in enumerate(np.split(order, borders)):  # views into order
         target = target_lengths[part]
         part[:] = part[np.argsort(-target if number % 2 else target, kind="stable")]
     return order
 
 
-def _cut_into_slices(counts: np.ndarray, slices: int) -> np.ndarray:
+def _slice_borders(counts: np.ndarray, slices: int) -> np.ndarray:
     """Return where to cut pairs that are sorted by length into at most `slices`, given the count of each length.
 
     A slice's padding grows with its tokens times its width relative to its lengths. Their sum is smallest if slices
@@ -178,7 +177,7 @@ def cut(
     list of ndarray
         Pair indices. Where there are fewer pairs than processes, some are empty.
     """
-    single_pairs = max(map(len, groups))  # in so many parts, no group has two pairs in one
+    single_pairs = max(map(len, groups))  # with this many parts, each holds at most one pair
     for parts in range(1, single_pairs + num_processes):
         if len(groups) * parts % num_processes == 0:
             batches = [part for group in groups for part in np.array_split(group, parts)]

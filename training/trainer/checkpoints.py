@@ -113,7 +113,7 @@ def prune(directory: Path, total_limit: int | None) -> None:
     """
     scheduled = list_checkpoints(directory, "")
     newest = scheduled[-1].name if scheduled else ""
-    superfluous = scheduled[: -total_limit if total_limit else 0]
+    superfluous = scheduled[:-total_limit] if total_limit else []
     superfluous += [folder for folder in list_checkpoints(directory, "interrupted") if folder.name < newest]
     superfluous += list_checkpoints(directory, "best")[:-1]
     for folder in superfluous:
@@ -122,9 +122,10 @@ def prune(directory: Path, total_limit: int | None) -> None:
 
 def set_aside(folder: Path) -> Path:
     """Rename a checkpoint so that nothing uses it any more, and nothing is lost."""
-    numbers = range(1, 10**6)
-    names = (f"{SET_ASIDE}{folder.name}" + (f"-{number}" if number > 1 else "") for number in numbers)
-    place = next(path for name in names if not (path := folder.with_name(name)).exists())
+    place, number = folder.with_name(f"{SET_ASIDE}{folder.name}"), 1
+    while place.exists():
+        number += 1
+        place = folder.with_name(f"{SET_ASIDE}{folder.name}-{number}")
     return folder.rename(place)
 
 

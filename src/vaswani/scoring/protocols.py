@@ -145,13 +145,14 @@ def score(
         raise ValueError("there are 0 hypotheses and references: there must be at least one of each")
     bleu, lowercased = sacrebleu.BLEU(lowercase=lowercase, force=True), sacrebleu.BLEU(lowercase=True, force=True)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
+    matches = sum(one == other for one, other in zip(hypotheses, references, strict=True))
     row = {
         "sacrebleu": bleu.corpus_score(hypotheses, [references]).score,
         "sacrebleu_lowercased": lowercased.corpus_score(hypotheses, [references]).score,
         "chrf": chrf.corpus_score(hypotheses, [references]).score,
         "paper_bleu": None,
         "paper_bleu_without_split": None,
-        "exact_match": 100 * sum(map(str.__eq__, hypotheses, references)) / len(references),
+        "exact_match": 100 * matches / len(references),
     }
     if target_lang is not None:
         whole = [prepare(side, target_lang, split=False) for side in (hypotheses, references)]

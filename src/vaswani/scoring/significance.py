@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sacrebleu
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import PairedTest, Result
 
 from vaswani.scoring.protocols import multi_bleu, prepare
 
@@ -53,17 +53,20 @@ def _compare(
     metric: sacrebleu.BLEU, system: Sequence[str], baseline: Sequence[str], references: Sequence[str]
 ) -> dict[str, Any]:
     systems = [("baseline", list(baseline)), ("system", list(system))]
-    tests = {}
-    for test, samples in (("bs", BOOTSTRAP_SAMPLES), ("ar", RANDOMIZATION_TRIALS)):
-        tests[test] = PairedTest(systems, {"BLEU": metric}, [list(references)], test, samples)()[1]["BLEU"]
-    bases, news = ([tests[test][column] for test in ("bs", "ar")] for column in (0, 1))
+
+    def run(test: str, samples: int) -> list[Result]:
+        """Return the results of the baseline and of the system."""
+        return PairedTest(systems, {"BLEU": metric}, [list(references)], test, samples)()[1]["BLEU"]
+
+    of_baseline, of_system = run("bs", BOOTSTRAP_SAMPLES)
+    _, randomized = run("ar", RANDOMIZATION_TRIALS)
     # sacreBLEU counts resamples that differ by more than was observed, and so calls equal systems different.
-    differ = bases[0].score != news[0].score
-    row: dict[str, Any] = {"difference": news[0].score - bases[0].score}
-    for name, result in (("system", news[0]), ("baseline", bases[0])):
+    differ = of_baseline.score != of_system.score
+    row: dict[str, Any] = {"difference": of_system.score - of_baseline.score}
+    for name, result in (("system", of_system), ("baseline", of_baseline)):
         row |= {name: result.score, f"{name}_mean": result.mean, f"{name}_confidence": result.ci}
     row |= {
-        "bootstrap_p_value": news[0].p_value if differ else 1.0,
-        "randomization_p_value": news[1].p_value if differ else 1.0,
+        "bootstrap_p_value": of_system.p_value if differ else 1.0,
+        "randomization_p_value": randomized.p_value if differ else 1.0,
     }
     return {name: round(float(value), 4) for name, value in row.items()}

@@ -7,8 +7,6 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
-from functools import partial
-from itertools import chain
 from typing import Any, BinaryIO
 
 from vaswani.errors import UserError
@@ -113,8 +111,10 @@ class JsonRows:
 def _decode(file: BinaryIO, name: str) -> Iterator[str]:
     """Yield a file's text in parts of about a million characters, without a byte order mark."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    line = 1
-    for chunk in chain(iter(partial(file.read, CHUNK_BYTES), b""), [b""]):
+    line, is_open = 1, True
+    while is_open:
+        chunk = file.read(CHUNK_BYTES)
+        is_open = bool(chunk)
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
