@@ -1,4 +1,4 @@
-"""End in order when asked to."""
+"""SIGINT and SIGTERM as an exception, deferred where work must not be left half done."""
 
 import signal
 from collections.abc import Generator
@@ -30,14 +30,14 @@ class Interruption:
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self.is_deferred and self.pending is None:  # whoever asks a second time is not kept waiting
+        if self.is_deferred and self.pending is None:  # a second signal is not deferred
             self.pending = number
         else:
             raise Interrupted(number)
 
     @contextmanager
     def deferred(self) -> Generator[None, None, None]:
-        """Do within this block what must not be left half done."""
+        """Within this block a signal waits until the end of the block; a second one does not wait."""
         self.is_deferred = True
         try:
             yield

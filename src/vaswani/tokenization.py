@@ -1,7 +1,7 @@
 """The shared byte-pair encoding of both languages (section 5.1), built once and shipped as ``tokenizer.json``.
 
-Any UTF-8 text survives encoding and decoding: the alphabet is the 256 bytes, nothing is normalized, and text that
-looks like a special token stays text. ``</s>`` ends every sentence; ``<pad>`` is the last id.
+Any UTF-8 text survives encoding and decoding: the alphabet is the 256 bytes, nothing is normalized, and text such as
+"</s>" stays text. ``</s>`` ends every sentence; ``<pad>`` is the last id.
 
 Loading needs nothing of ours: ``PreTrainedTokenizerFast.from_pretrained(folder)`` does it anywhere. ``AutoTokenizer``
 does it too, but where this package is not imported it asks whether to trust the folder's code: it loads the model's
@@ -34,7 +34,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bo
     Returns
     -------
     PreTrainedTokenizerFast
-        Whose length is `vocab_size`, with ``</s>`` at 0 and ``<pad>`` at `vocab_size` - 1.
+        Of `vocab_size` types, with ``</s>`` at 0 and ``<pad>`` at `vocab_size` - 1.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bo
 
     Notes
     -----
-    A space is put before every sentence and taken away again by the decoder, so that a word is the same at the start
+    A space is put before every sentence, and taken away by the decoder, so that a word has the same ids at the start
     of a sentence as within it.
     """
     if vocab_size < SMALLEST_VOCAB_SIZE:
@@ -73,7 +73,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bo
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Make what `train_tokenizer` trained, or what was saved of it, a tokenizer of transformers."""
+    """Make a tokenizer of transformers from one of `tokenizers` that `train_tokenizer` trained, or its saved file."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=EOS_TOKEN,

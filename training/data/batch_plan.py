@@ -1,7 +1,7 @@
 """Which pairs go together (section 5.1): updates of a token budget, made of groups of pairs of similar length.
 
 A plan is a pure function of lengths, budget, seed and epoch, so every process makes the same one and takes its share.
-Devices and their memory decide only how an update is cut into micro-batches, never what is in it.
+Devices and their memory decide only how an update is cut into micro-batches, never which pairs it holds.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ IGNORED_LABEL = -100
 
 
 class Side(NamedTuple):
-    """One language of some pairs: the ids of all sentences in a row, and the length of each sentence."""
+    """One language of some pairs: the ids of all sentences, one after another, and the length of each sentence."""
 
     ids: np.ndarray
     lengths: np.ndarray
@@ -73,9 +73,9 @@ def plan_epoch(
     max_tokens : int
         Budget of an update for each side, not smaller than any length.
     seed, epoch : int
-        What the order depends on.
+        Seeds of the random order.
     length_groups : int, default=1
-        Groups that an update holds, drawn from all lengths; fewer where a group could not hold the longest pair.
+        Groups in an update, drawn from all lengths; fewer if such a group could not hold the longest pair.
 
     Returns
     -------
@@ -84,10 +84,11 @@ def plan_epoch(
 
     Notes
     -----
-    Sorting by source length cuts the corpus into slices; within a slice pairs are sorted by target length, up and down
-    in turn. So neighbors differ little on both sides and groups need little padding; pairs of equal lengths stand in
-    random order. There are four times as many slices as each then holds groups, because sources differ more than the
-    targets of similar sources. Lengths below 32,768 are sorted as 16-bit integers, for which NumPy has a radix sort.
+    Pairs are sorted by source length and cut into slices. Each slice is sorted by target length, ascending and
+    descending in turn, so that neighbors differ little on both sides and groups need little padding. Pairs of equal
+    lengths stand in random order. There are four times as many slices as groups in a slice, because sources differ
+    more than the targets of similar sources. Lengths below 32,768 are sorted as 16-bit integers, for which NumPy has a
+    radix sort.
     """
     longest = int(max(source_lengths.max(), target_lengths.max()))
     length_groups = max(1, min(length_groups, max_tokens // longest))
@@ -117,11 +118,11 @@ def _sort_by_lengths(
 
 
 def _slice_borders(counts: np.ndarray, slices: int) -> np.ndarray:
-    """Return where to cut pairs that are sorted by length into at most `slices`, given the count of each length.
+    """Return where to cut pairs that are sorted by length into at most `slices`, given how many have each length.
 
-    A slice's padding grows with its tokens times its width relative to its lengths. Their sum is smallest if slices
-    are as dense as the root of the tokens on a logarithmic scale of lengths: that is, if each has an equal part of the
-    sum of the roots of `counts`.
+    The padding of a slice grows with its tokens times its width relative to its lengths. The sum over slices is
+    smallest if their density follows the square root of the tokens on a logarithmic scale of lengths, that is, if each
+    slice has an equal share of the sum of the square roots of `counts`.
     """
     weights = np.sqrt(counts)
     middles = np.cumsum(weights) - weights / 2
@@ -130,7 +131,10 @@ def _slice_borders(counts: np.ndarray, slices: int) -> np.ndarray:
 
 
 def _sort_stably(order: np.ndarray, lengths: np.ndarray, block: int = 2**21) -> np.ndarray:
-    """Return ``order[np.argsort(lengths[order], kind="stable")]``, whose 8 bytes a pair would be most of a plan."""
+    """Return ``order[np.argsort(lengths[order], kind="stable")]`` block by block.
+
+    The argsort of all pairs would take 8 bytes for each, most of a plan's memory.
+    """
     blocks = [order[first : first + block] for first in range(0, len(order), block)]
     counts = np.array([np.bincount(lengths[part], minlength=lengths.max() + 1) for part in blocks])  # of each length
     before = np.cumsum(counts, axis=0) - counts + (np.cumsum(counts.sum(0)) - counts.sum(0))
@@ -145,7 +149,7 @@ def _fill_groups(order: np.ndarray, lengths: tuple[np.ndarray, np.ndarray], max_
     """Return where in `order` each group starts if every group takes all that fits, and where the last one ends."""
     starts = [0]
     while starts[-1] < len(order):
-        window = order[starts[-1] : starts[-1] + max_tokens]  # every pair has at least a token a side
+        window = order[starts[-1] : starts[-1] + max_tokens]  # every pair has at least one token on each side
         ends = (np.searchsorted(np.cumsum(side[window], dtype=np.int64), max_tokens, "right") for side in lengths)
         size = int(min(ends))
         assert size, "a pair is longer than max_tokens"
@@ -204,7 +208,7 @@ def _is_real(side: Side) -> np.ndarray:
 
 
 def _pad(side: Side, value: int) -> torch.Tensor:
-    """Lay rows of ids out as (B, longest), filled up with `value`."""
+    """Return the ids as a (B, longest) tensor, each row padded with `value`."""
     is_real = _is_real(side)
     padded = np.full(is_real.shape, value, dtype=np.int64)
     padded[is_real] = side.ids

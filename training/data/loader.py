@@ -1,4 +1,4 @@
-"""From plan to tensors: this process's share of one update after another, for ever."""
+"""From plan to tensors: this process's share of one update after another, without end."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ def plan_updates(
     num_processes: int,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Update]:
-    """Yield updates without their tensors, beginning after `start` = (epoch, updates of it that are done)."""
+    """Yield updates without their tensors, beginning after `start`: an epoch, and how many of its updates are done."""
     first_epoch, done = start
     for epoch in itertools.count(first_epoch):
         plan = plan_epoch(*lengths, settings.max_tokens_per_batch, settings.seed, epoch, settings.length_groups)
@@ -82,7 +82,7 @@ class _Pairs(torch.utils.data.Dataset):
         return update._replace(batches=[self._load(pairs) for pairs in update.pairs])
 
     def _load(self, indices: np.ndarray) -> Batch:
-        if not len(indices):  # teaches nothing, but every process has to take part in an update
+        if not len(indices):  # every process must take part in an update: this batch has no target
             nothing = [Side(np.array([filler]), np.array([1])) for filler in (self.pad_token_id, IGNORED_LABEL)]
             return collate(*nothing, self.pad_token_id)
         return collate(*read_pairs(self.rows, indices), self.pad_token_id)

@@ -1,6 +1,6 @@
-"""Text in, encoded pairs out (section 5.1): vocabulary, ids, what is kept, as memory-mapped Arrow tables.
+"""From text to encoded pairs (section 5.1): vocabulary, ids, unusable pairs dropped; as memory-mapped Arrow tables.
 
-What is made is cached by what it was made from, so that a later run, or another process of this one, finds it ready.
+Results are cached under a hash of their inputs, so that a later run, or another process of this one, finds them ready.
 """
 
 import json
@@ -29,7 +29,7 @@ from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 DROP_REASONS = ("kept", "empty", "too long", "unbalanced")
 PAIRS_AT_A_TIME = 5000
 
-# Part of what the caches are named by: to be raised when the same text and settings give something else.
+# Part of the hash that names a cache: raise it when the same text and settings would give another result.
 VOCABULARY_VERSION = 1
 ENCODING_VERSION = 1
 
@@ -42,7 +42,7 @@ FEATURES = Features(
 
 
 class Prepared(NamedTuple):
-    """All that a run reads: every split as text and as usable encoded pairs, and what was dropped of it and why."""
+    """All data of a run: every split as text and as encoded pairs, and how many were dropped for which reason."""
 
     text: DatasetDict
     tokenizer: PreTrainedTokenizerBase
@@ -51,12 +51,12 @@ class Prepared(NamedTuple):
 
 
 def prepare(settings: TrainingSettings) -> Prepared:
-    """Read the text, load or train the tokenizer, and encode all splits, or take from the cache what is there.
+    """Read the text, load or train the tokenizer, and encode all splits; cached results are taken from the cache.
 
     Raises
     ------
     UserError
-        If something is missing or unfit, or the cache cannot be written.
+        If data or tokenizer are missing or unfit, or the cache cannot be written.
     """
     try:
         text = load_text(settings)
@@ -71,13 +71,13 @@ def prepare(settings: TrainingSettings) -> Prepared:
 
 
 def _cache_path(suffix: str, *origins: object) -> Path:
-    """Name the cache file of what is made from `origins`, which JSON can hold."""
+    """Return the cache file of a result that depends on `origins`, which must be JSON."""
     key = xxhash.xxh3_128_hexdigest(json.dumps(origins).encode())
     return Path(config.HF_DATASETS_CACHE) / "vaswani" / (key + suffix)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there."""
+    """Write a file as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
@@ -85,12 +85,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that was named, or that of the model to start from, or train one on both sides of the text.
+    """Load the tokenizer that the settings name, or that of the model to start from, or train one on both languages.
 
     Raises
     ------
     UserError
-        If there is none where it should be, it is unfit, or the text does not support the vocabulary size.
+        If the named tokenizer is missing or unfit, or the text does not support the vocabulary size.
     """
     for field in ("tokenizer_name", "model_name_or_path"):
         name = getattr(settings, field)
@@ -106,18 +106,18 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
     Raises
     ------
     UserError
-        If there is none, or it is slow or lacks ``</s>`` or ``<pad>``; with the setting.
+        Naming the setting, if there is none, or it is slow or lacks ``</s>`` or ``<pad>``.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
+    except Exception as error:  # the library raises half a dozen kinds
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {reason}") from error
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         raise UserError(f"{field}={name!r} must have an end-of-sentence and a padding token")
     if not tokenizer.is_fast:
         raise UserError(f"{field}={name!r} is a {type(tokenizer).__name__}: it must have a tokenizer.json")
-    for note in ("is_local", "local_files_only"):  # of this machine; it would be published
+    for note in ("is_local", "local_files_only"):  # true of this machine only, but would be published
         tokenizer.init_kwargs.pop(note, None)
     return tokenizer
 
@@ -134,7 +134,7 @@ def _load_own_tokenizer(vocab_size: int, train_text: Dataset) -> PreTrainedToken
 
 
 def _sentences(rows: Dataset) -> Iterator[str]:
-    """Yield the sentences of both sides, showing how far it has come."""
+    """Yield the sentences of both sides, with a progress bar."""
     with tqdm(total=len(rows), desc="Training the vocabulary", unit=" pairs") as progress:
         for table in rows.with_format("arrow").iter(PAIRS_AT_A_TIME):
             for side in table.columns:
@@ -146,7 +146,7 @@ def _sentences(rows: Dataset) -> Iterator[str]:
 def encode(
     rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TrainingSettings, split: str
 ) -> tuple[Dataset, dict[str, int]]:
-    """Encode the pairs of a split, and drop those that are of no use.
+    """Encode the pairs of a split, and drop the unusable ones.
 
     Parameters
     ----------
@@ -155,21 +155,21 @@ def encode(
     tokenizer : PreTrainedTokenizerBase
         A fast one.
     settings : TrainingSettings
-        For the limits.
+        Gives the limits.
     split : str
-        Its name, for the progress bar.
+        Its name, for messages.
 
     Returns
     -------
     encoded : Dataset
-        What is kept: columns `input_ids` and `labels` (each ending in ``</s>``), `source_length`, `target_length`.
+        The usable pairs: columns `input_ids` and `labels` (each ending in ``</s>``), `source_length`, `target_length`.
     counts : dict of str to int
         Pairs per entry of `DROP_REASONS`.
 
     Raises
     ------
     UserError
-        If there is nothing, or nothing is left.
+        If there is no pair, or no usable one.
     """
     limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
     encoder = SentenceEncoder(tokenizer)
@@ -193,7 +193,7 @@ def encode(
         features=FEATURES,
         cache_file_name=str(path),
         new_fingerprint=path.stem,
-        load_from_cache_file=counted.exists(),  # written last, so the pairs are complete
+        load_from_cache_file=counted.exists(),  # it is written last, so the pairs are complete
         desc=f"Encoding {split}",
     )
     if totals.any():
@@ -207,7 +207,7 @@ def encode(
 def encode_table(
     table: pa.Table, encoder: SentenceEncoder, limits: tuple[int, int, float]
 ) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Encode pairs, and decide of each whether to drop it.
+    """Encode pairs, and tell which ones to drop.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def read_pairs(encoded: Dataset, indices: np.ndarray) -> tuple[Side, Side]:
 
 
 def fingerprint(encoded: Dataset) -> str:
-    """Hash ids and lengths of all pairs; where and how they are stored does not matter."""
+    """Hash the ids and lengths of all pairs, however they are stored."""
     digests = {name: xxhash.xxh3_128() for name in FEATURES}
     for table in encoded.with_format("arrow").iter(PAIRS_AT_A_TIME):
         for name, digest in digests.items():

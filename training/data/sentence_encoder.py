@@ -1,4 +1,4 @@
-"""Sentences to ids: what a call of the tokenizer gives, as arrays, several times faster."""
+"""From sentences to ids: the same ids as the tokenizer gives, as arrays, several times faster."""
 
 from collections.abc import Sequence
 from itertools import chain, islice
@@ -14,13 +14,13 @@ MAX_WORDS = 500_000  # about 100 MB
 class SentenceEncoder:
     """Encodes sentences as ``tokenizer(sentences)`` does, each with its special tokens.
 
-    With a tokenizer like our own, it looks up the words that it has met before: text repeats most of its words, and
-    the tokenizer's work on them is what takes the time.
+    With a tokenizer like our own it looks up words that it has met before: text repeats most of its words, and
+    tokenizing them takes most of the time.
 
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
-        A fast one. It is set as transformers sets it for a plain call.
+        A fast one. Its truncation and padding are switched off, as in a plain call.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -30,7 +30,7 @@ class SentenceEncoder:
         self._forget()
 
     def _forget(self) -> None:
-        # Word w's ids are the next sizes[w] of the pool; word 0 is the end of a sentence.
+        # The pool holds the ids of all known words in order, sizes[w] of them for word w; word 0 is </s>.
         self.numbers: dict[str, int] = {}
         self.pool, self.sizes = np.array([self.end], dtype=np.int32), np.array([1], dtype=np.int32)
 
@@ -40,16 +40,16 @@ class SentenceEncoder:
         Returns
         -------
         ids : ndarray of int32
-            Those of all sentences in a row.
+            The ids of all sentences, one after another.
         lengths : ndarray of int32, shape (N,)
-            How many belong to each sentence.
+            Ids of each sentence.
         """
         if not self.by_words:
             return self._encode(sentences, add_special_tokens=True)
         words, starts = self._number_words(sentences)
         lengths = self.sizes[words]
         first = np.cumsum(self.sizes) - self.sizes
-        shift = first[words] - (np.cumsum(lengths) - lengths)  # from where ids go to where they lie in the pool
+        shift = first[words] - (np.cumsum(lengths) - lengths)  # from places in the result to places in the pool
         ids = self.pool[np.arange(lengths.sum()) + np.repeat(shift, lengths)]
         return ids, np.add.reduceat(lengths, starts)
 
@@ -76,7 +76,7 @@ class SentenceEncoder:
 
 
 def plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return what does the work in a fast tokenizer, set as transformers sets it for a plain call."""
+    """Return the tokenizer of `tokenizers` inside a fast one, set as transformers sets it for a plain call."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -85,13 +85,13 @@ def plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def encodes_words_apart(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a sentence's ids are its words' ids and ``</s>``, as they are in what `train_tokenizer` makes.
+    """Whether a sentence's ids are its words' ids and ``</s>``, as with a tokenizer of `train_tokenizer`.
 
     Notes
     -----
-    The pattern by which `ByteLevel` divides a text (GPT-2's) takes a space only at the start of a match, but for runs
-    of white space. So a single space between two other characters always starts a new piece, which depends on
-    nothing before it; and the normalizer puts the same space before a word that is encoded by itself.
+    The pattern by which `ByteLevel` divides a text (GPT-2's) takes a space only at the start of a match, except in
+    runs of white space. So a single space between two other characters always starts a new piece, which depends on
+    nothing before it. The normalizer puts the same space before a word that is encoded by itself.
     """
     backend = tokenizer.backend_tokenizer
     ours = normalizers.Prepend(" "), pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -106,7 +106,7 @@ def encodes_words_apart(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def split_into_words(sentence: str) -> list[str]:
-    """Split at spaces, unless one has other white space beside it, or none: then the sentence stays in one piece."""
+    """Split at spaces; where one stands at an end or beside other white space, the sentence stays in one piece."""
     words = sentence.split(" ")
     if words == sentence.split() or all(word and word == word.strip() for word in words):
         return words

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy (section 5.4) as sums, so that whoever adds them up decides what to divide by.
+"""Label-smoothed cross-entropy (section 5.4) as sums, so that the caller decides what to divide by.
 
 Evaluation has logits and uses `label_smoothed_sums`. Training wraps the model in a `LabelSmoothedObjective`, which
 never holds the logits of all positions: for 25,000 tokens and 37,000 types they are 3.7 GB in float32.
@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 
-# Positions whose logits exist at a time. On a processor 384 x 8,000 of them stay in its cache; a GPU needs more rows
-# to be busy. Measured: 128 and 800 rows are slower on 2 cores.
+# Positions whose logits exist at a time. On a CPU, 384 x 8,000 logits stay in its cache (128 and 800 positions were
+# slower on 2 cores); a GPU needs more to be busy.
 CHUNK_ON_CPU, CHUNK_ON_GPU = 384, 2048
 
 
@@ -30,7 +30,7 @@ def label_smoothed_sums(logits: torch.Tensor, labels: torch.Tensor, label_smooth
     Parameters
     ----------
     logits : Tensor of shape (..., V)
-        Before the softmax; computed on in float32 whatever their type.
+        Scores before the softmax, of any type; the sums are computed in float32.
     labels : Tensor of shape (...)
         Target ids, -100 where there is no target.
     label_smoothing : float
@@ -69,8 +69,8 @@ class LabelSmoothedObjective(nn.Module):
 
     Notes
     -----
-    `torch.compile` of the objective compiles encoder and decoder as one graph and the loss's element-wise part as
-    another; the loop over chunks between them stays Python's, so that their number recompiles nothing.
+    `torch.compile` of the objective compiles encoder and decoder as one graph and the element-wise part of the loss as
+    another. The loop over chunks stays in Python, so that another number of chunks recompiles nothing.
     """
 
     def __init__(self, model: PreTrainedModel, label_smoothing: float):
@@ -79,7 +79,7 @@ class LabelSmoothedObjective(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> LossSums:
-        """Return the sums over the real tokens of (B, T) `labels`; with none, zeros that still have gradients."""
+        """Return the sums over the real tokens of (B, T) `labels`; without any, zeros that still have gradients."""
         hidden_states = self.model.model(
             input_ids,
             attention_mask=attention_mask,
@@ -91,7 +91,7 @@ class LabelSmoothedObjective(nn.Module):
             self.model.lm_head.weight,
             labels,
             self.label_smoothing,
-            # The row of <pad> is the zero vector that the decoder starts from, and stays it.
+            # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.
             frozen_row=self.model.config.pad_token_id,
             compiled=torch.compiler.is_compiling(),
         )
@@ -107,7 +107,7 @@ def fused_label_smoothed_sums(
     frozen_row: int | None = None,
     compiled: bool = False,
 ) -> LossSums:
-    """Project and return what `label_smoothed_sums` returns, holding the logits of `chunk` positions at a time.
+    """Project, and return the sums of `label_smoothed_sums`, holding the logits of `chunk` positions at a time.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def fused_label_smoothed_sums(
 
     Notes
     -----
-    Matrix products are in autocast's type, where it is on, and what lies between them in float32 or wider.
+    Matrix products are in autocast's type, where it is on; everything between them is in float32 or wider.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
@@ -157,10 +157,11 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
 
     Notes
     -----
-    The gradient by a position's logits is p - q: its softmax less its wanted distribution. q is eps / (V - 1)
-    everywhere, but for the target, so that part of q goes through the products as sums over types and positions, in
-    float32. What is left is small only where p is, and the 3e-8 that float16 may lose of it are, over 37,000 types,
-    0.1% of the mass: the gradient needs no scale here, and takes the `GradScaler`'s in `backward`.
+    The gradient with respect to a position's logits is p - q, the softmax minus the smoothed target distribution. q is
+    eps_i = eps / (V - 1) everywhere except at the target. This constant part goes through the matrix products as sums
+    over types and over positions, in float32. The rest is small only where p is small: the 3e-8 that float16 may lose
+    of each value are 0.1% of the probability over 37,000 types. So the gradient needs no scale here; `backward` gets
+    the `GradScaler`'s.
     """
 
     @staticmethod
@@ -173,7 +174,7 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
         wide_dtype = torch.promote_types(options.dtype, torch.float32)
         normalize = compiled_softmax_and_logsumexp if options.compiled else softmax_and_logsumexp
 
-        # A position without target has a zero state: so it adds nothing to the weight's gradient.
+        # The state of a position without target is set to zero, so that it adds nothing to the weight's gradient.
         is_ignored = labels == -100
         labels = labels.masked_fill(is_ignored, 0)
         states = hidden_states.masked_fill(is_ignored[:, None], 0).to(options.dtype)
@@ -189,7 +190,7 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
             probabilities, logsumexps[rows] = normalize(logits)
             if options.with_gradient:
                 d_target = (target_logits[rows] - logsumexps[rows]).exp() - nll_weight
-                # In place of the probabilities, which are not needed again; -eps_i for each type follows below.
+                # Overwrites the probabilities, which are not needed again; -eps_i for every type is added below.
                 d_logits = probabilities.scatter_(1, labels[rows, None], d_target[:, None].to(probabilities.dtype))
                 d_states[rows] = d_logits @ projection
                 d_weight += d_logits.T @ states[rows]
@@ -209,7 +210,7 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_loss: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Scale what `forward` computed."""
+        """Scale the gradients that `forward` computed."""
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         return *((gradient * d_loss).to(dtype) for gradient, dtype in gradients), None, None
 
@@ -218,7 +219,7 @@ def softmax_and_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     """Return the (N, V) probabilities in the logits' type, and the (N,) logsumexps in float32 or wider."""
     wide_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     probabilities = wide_logits.softmax(-1)
-    # The highest probability is at least 1 / V: its logarithm is exact, as that of another may not be.
+    # The highest probability is at least 1 / V, so its logarithm is accurate; another might underflow.
     return probabilities.to(logits.dtype), wide_logits.amax(-1) - probabilities.amax(-1).log()
 
 

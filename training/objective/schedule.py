@@ -7,11 +7,11 @@ def learning_rate(step: int, d_model: int, warmup_steps: int) -> float:
     Parameters
     ----------
     step : int
-        Optimizer update, counted from 1, whatever the number of processes and micro-batches.
+        Optimizer update, counted from 1; processes and micro-batches do not count.
     d_model : int
         Model width.
     warmup_steps : int
-        Updates of warm-up. The peak, at this update, is (d_model warmup_steps)^-0.5.
+        Updates of warm-up. The rate peaks at this update, at (d_model warmup_steps)^-0.5.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, verified before they are used, and averaged as in section 6.1.
 
-A checkpoint is a folder that loads like a published model, and beside the weights holds the optimizer's tensors, the
+A checkpoint is a folder that loads like a published model. Beside the weights it holds the optimizer's tensors, the
 state of the run as JSON, and the SHA-256 of every file. Nothing is pickled.
 """
 
@@ -33,7 +33,7 @@ def save_checkpoint(
     state: dict[str, Any],
     note: str = "",
 ) -> Path:
-    """Save a run as ``directory/step-NNNNNNN``: under a temporary name, which changes when all is on the disk.
+    """Save a run as ``directory/step-NNNNNNN``, under a temporary name until all of it is on the disk.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def save_checkpoint(
     model : PreTrainedModel
     optimizer : dict of str to Tensor
     state : dict
-        Whatever else resuming needs; JSON.
+        All else that resuming needs; must be JSON.
     note : {"", "interrupted", "best"}, default=""
-        Why a checkpoint was saved outside the schedule; part of its name.
+        Why the checkpoint is saved outside the schedule; part of its name.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def save_checkpoint(
     Raises
     ------
     UserError
-        If it cannot be written, as on a full disk. Earlier checkpoints are as they were.
+        If it cannot be written, as on a full disk. Earlier checkpoints stay as they are.
     """
     name = f"step-{step:07}" + (f"-{note}" if note else "")
     unfinished, folder = directory / f"{UNFINISHED}{name}", directory / name
@@ -96,7 +96,7 @@ def _sync(path: Path) -> None:
 
 
 def list_checkpoints(directory: Path, note: str | None = None) -> list[Path]:
-    """Return the checkpoints of a run, oldest first; with `note`, only those with it ("" is the schedule's)."""
+    """Return the checkpoints of a run, oldest first; with `note`, only those that have it ("": the schedule's)."""
     folders = [path for path in directory.glob("step-*") if path.is_dir()]
     return sorted(path for path in folders if note is None or _note(path) == note)
 
@@ -106,10 +106,10 @@ def _note(folder: Path) -> str:
 
 
 def prune(directory: Path, total_limit: int | None) -> None:
-    """Remove what newer checkpoints make superfluous.
+    """Remove superfluous checkpoints.
 
-    That is, those of the schedule beyond the newest `total_limit`, interrupted ones before it, and all that were once
-    the best.
+    These are the schedule's beyond the newest `total_limit` (None keeps all), interrupted ones before the schedule's
+    newest, and all but the newest of the best.
     """
     scheduled = list_checkpoints(directory, "")
     newest = scheduled[-1].name if scheduled else ""
@@ -121,7 +121,7 @@ def prune(directory: Path, total_limit: int | None) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a checkpoint so that nothing uses it any more, and nothing is lost."""
+    """Rename a checkpoint so that the run ignores it but nothing is lost; return its new path."""
     place, number = folder.with_name(f"{SET_ASIDE}{folder.name}"), 1
     while place.exists():
         number += 1
@@ -130,7 +130,7 @@ def set_aside(folder: Path) -> Path:
 
 
 def damage(folder: Path) -> str | None:
-    """Say what is wrong with a checkpoint: a file that is missing, or differs from its checksum; None if nothing."""
+    """Return how a checkpoint is damaged, a file missing or different from its checksum; None if it is good."""
     try:
         sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         for name in (WEIGHTS, OPTIMIZER, STATE):
@@ -161,12 +161,12 @@ def find_checkpoint(directory: Path, which: str) -> tuple[Path | None, dict[Path
     folder : Path or None
         None if 'latest' is wanted and there is none yet.
     superseded : dict of Path to str
-        Newer ones, that should be set aside before the run goes on, and why.
+        Newer ones, to be set aside before the run resumes, and why.
 
     Raises
     ------
     UserError
-        If the path is no checkpoint of this run, or it, or with 'latest' every one, is damaged.
+        If the path is no checkpoint of this run or a damaged one, or 'latest' finds only damaged ones.
     """
     folders = list_checkpoints(directory)
     superseded = {}
@@ -196,7 +196,7 @@ def check_checkpoint(directory: Path, which: str) -> Path:
     Raises
     ------
     UserError
-        If it is none of the run's, with those that are.
+        If the run has no such checkpoint, naming those that it has.
     """
     known = {folder.resolve(): folder for folder in list_checkpoints(directory)}
     folder = known.get(Path(which).resolve())
@@ -212,7 +212,7 @@ def check_checkpoint(directory: Path, which: str) -> Path:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return what `save_checkpoint` was given as state."""
+    """Return the state that `save_checkpoint` was given."""
     return json.loads((folder / STATE).read_text(encoding="utf-8"))
 
 
@@ -227,12 +227,12 @@ def average_checkpoints(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     Returns
     -------
     dict of str to Tensor
-        Added up in float64, in the type of the first checkpoint.
+        Means, computed in float64, in the types of the first checkpoint.
 
     Raises
     ------
     ValueError
-        If there are none, or they hold other tensors than the first.
+        If there are none, or one holds other tensors than the first.
     """
     if not folders:
         raise ValueError("there is no checkpoint to average")

@@ -1,4 +1,4 @@
-"""Weights and Adam's moments as whole tensors by name, however they are spread over processes."""
+"""Weights and Adam's moments as whole tensors by name, even where FSDP shards them over processes."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +14,12 @@ from training.trainer.checkpoints import OPTIMIZER, WEIGHTS
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whole; one that FSDP spread is gathered, by all processes together."""
+    """Return the whole tensor; all processes must ask together, since a shard of FSDP is gathered."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return Adam's moments and step counts as ``<key>.<weight>``; none before the first update."""
+    """Return Adam's moments and step counts, named ``<key>.<weight>``; nothing before the first update."""
     return {
         f"{key}.{name}": value
         for name, weight in model.named_parameters()
@@ -31,7 +31,7 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 def load_tensors(
     folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, accelerator: Accelerator
 ) -> None:
-    """Load weights and Adam's state from a checkpoint, which only the main process has to reach."""
+    """Load weights and Adam's state from a checkpoint; only the main process reads it."""
     with ExitStack() as stack:
         files: list[Any] = [None, None]
         keys: list[Any] = [None]
@@ -48,7 +48,7 @@ def load_tensors(
 
 
 def _spread(file: Any, name: str, shape: torch.Size, weight: torch.Tensor, accelerator: Accelerator) -> torch.Tensor:
-    """Read a tensor in the main process, and give every process all of it, or its part of a weight."""
+    """Read a tensor in the main process and send it to all, to each only its shard of a sharded weight."""
     value = torch.empty(shape) if file is None else file.get_tensor(name)
     value = value.to(accelerator.device)
     if isinstance(weight, DTensor) and shape == weight.shape:

@@ -1,9 +1,10 @@
 """BLEU as the field computes it today, and as the authors of the paper did; both are printed, never mixed up.
 
-Theirs is `get_ende_bleu.sh` of tensor2tensor, and what that does not say (tensor2tensor issue 317): typographic quotes
-of the reference had been made straight by hand. It is some 0.7 to 1.5 above sacreBLEU on newstest2014.
+Theirs is `get_ende_bleu.sh` of tensor2tensor, with a step that the script does not have (tensor2tensor issue 317):
+typographic quotes of the reference had been made straight by hand. It is some 0.7 to 1.5 above sacreBLEU on
+newstest2014.
 
-Imports nothing of this project: `evaluate.load` takes this file and its neighbour out of their folder.
+Imports nothing of this project: `evaluate.load` takes this file and its neighbor out of their folder.
 """
 
 import re
@@ -70,10 +71,10 @@ def check_language(language: str) -> None:
 
 
 def normalize_punctuation(text: str) -> str:
-    """Do what `replace-unicode-punctuation.perl` does, and make all typographic quotes straight.
+    """Replace punctuation as `replace-unicode-punctuation.perl` does, and make all typographic quotes straight.
 
-    The script was run over hypotheses, the quotes of references were changed by hand; here both is done to both sides,
-    so that no side is charged with what was taken from the other.
+    The authors ran the script over hypotheses and changed the quotes of references by hand. Here both steps are done
+    to both sides, so that no change to one side counts against the other.
     """
     return text if text.isascii() else _normalizer().replace_unicode_punct(text).translate(STRAIGHT_QUOTES)
 
@@ -96,18 +97,18 @@ def split_compounds(text: str) -> str:
 
 
 def prepare(sentences: Sequence[str], language: str, split: bool) -> list[str]:
-    """Return what the paper's protocol counts the n-grams of."""
+    """Return the tokenized sentences whose n-grams the paper's protocol counts."""
     tokenized = [tokenize(normalize_punctuation(sentence), language) for sentence in sentences]
     return [split_compounds(sentence) for sentence in tokenized] if split else tokenized
 
 
 def multi_bleu(lowercase: bool = False) -> sacrebleu.BLEU:
-    """Return what computes `multi-bleu.perl` of tokenized text: nothing is smoothed."""
+    """Return the metric that computes `multi-bleu.perl` of tokenized text, without smoothing."""
     return sacrebleu.BLEU(tokenize=PAPER_TOKENIZATION, smooth_method="none", lowercase=lowercase, force=True)
 
 
 def paper_signature(language: str, lowercase: bool = False) -> str:
-    """Describe the paper's protocol in the manner of sacreBLEU's signatures."""
+    """Describe the paper's protocol in the style of sacreBLEU's signatures."""
     case = "lc" if lowercase else "mixed"
     versions = f"sacremoses:{version('sacremoses')}|sacrebleu:{sacrebleu.__version__}"
     return f"quotes:straight|tok:moses-{language}|compounds:split|case:{case}|smooth:none|{versions}"
@@ -169,9 +170,9 @@ def score(
 
 
 def suspicions(hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
-    """Say what makes hypotheses look tokenized or escaped, which would lower their sacreBLEU, or raise it.
+    """Return why hypotheses look tokenized or escaped, which would lower their sacreBLEU, or raise it.
 
-    Signs count that far more hypotheses than references have, so that text about "&quot;" is no reason to worry.
+    A sign counts if far more hypotheses than references have it, so that text about "&quot;" raises no suspicion.
     """
     found = []
     for name, pattern in SIGNS_OF_TOKENIZATION.items():

@@ -47,7 +47,7 @@ class TranslationScores(evaluate.Metric):
         target_lang: str | None = "de",
         lowercase: bool = False,
     ) -> dict[str, Any]:
-        # What comes from Arrow may be no list.
+        # Columns of Arrow are no lists.
         hypotheses, references = list(predictions), list(references)
         for suspicion in suspicions(hypotheses, references):
             warnings.warn(suspicion, stacklevel=2)

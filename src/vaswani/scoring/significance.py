@@ -1,4 +1,4 @@
-"""Whether one system is better than another, or only luckier with this test set: sacreBLEU's paired tests."""
+"""Whether one system is better than another or was only lucky with this test set: sacreBLEU's paired tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def compare(
     Parameters
     ----------
     system, baseline, references : sequence of str
-        Plain text, a sentence each.
+        Plain text, one string per sentence.
     target_lang, lowercase
         As for `score`.
 
@@ -60,7 +60,7 @@ def _compare(
 
     of_baseline, of_system = run("bs", BOOTSTRAP_SAMPLES)
     _, randomized = run("ar", RANDOMIZATION_TRIALS)
-    # sacreBLEU counts resamples that differ by more than was observed, and so calls equal systems different.
+    # sacreBLEU counts the resamples that differ more than the systems do: equal ones would seem to differ.
     differ = of_baseline.score != of_system.score
     row: dict[str, Any] = {"difference": of_system.score - of_baseline.score}
     for name, result in (("system", of_system), ("baseline", of_baseline)):

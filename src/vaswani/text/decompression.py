@@ -1,4 +1,4 @@
-"""Files that may be compressed, opened as what they hold."""
+"""Files that may be compressed, opened as their decompressed content."""
 
 import bz2
 import gzip
@@ -18,11 +18,11 @@ from vaswani.errors import UserError
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
-    from backports import zstd  # zstandard would end in silence where a file is cut off
+    from backports import zstd  # zstandard would take a file that is cut off for a whole one
 
 OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 SUFFIXES = (*OPEN, ".zip")
-# What the libraries raise where a file is cut off, damaged, encrypted or not what its name says.
+# The libraries' errors for a file that is cut off, damaged, encrypted or not of the kind that its name says.
 DAMAGES = (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zstd.ZstdError, zipfile.BadZipFile)
 
 
@@ -33,8 +33,8 @@ def open_decompressed(path: str) -> Generator[BinaryIO, None, None]:
     Raises
     ------
     UserError
-        If the file is missing, cannot be read, is damaged (when the damage is reached) or not what its name says, or
-        is a zip archive of several files.
+        If the file is missing, cannot be read, is damaged (when the damage is reached), is not of the kind that its
+        name says, or is a zip archive of several files.
     """
     try:
         with _open(path) as file:
@@ -44,12 +44,12 @@ def open_decompressed(path: str) -> Generator[BinaryIO, None, None]:
 
 
 def name_within(path: str) -> str:
-    """Return the name of what a file holds: without the suffix of a compression, or as a zip archive says it.
+    """Return the name of a file's content: without the suffix of a compression, or as the zip archive names it.
 
     Raises
     ------
     UserError
-        If a zip archive is damaged, or of several files.
+        If a zip archive is damaged, or holds several files.
     """
     if not path.endswith(".zip"):
         return path.removesuffix(Path(path).suffix) if path.endswith(SUFFIXES) else path
@@ -63,7 +63,7 @@ def name_within(path: str) -> str:
 def _open(path: str) -> BinaryIO:
     suffix = Path(path).suffix
     if suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:  # what it opened stays open
+        with zipfile.ZipFile(path) as archive:  # the opened member outlives it
             file = archive.open(_only_member(archive, path))
     elif suffix in OPEN:
         file = OPEN[suffix](path, "rb")

@@ -1,4 +1,4 @@
-"""Header lines: telling the names of columns from a first pair of sentences."""
+"""Header lines: how to tell column names from a first pair of sentences."""
 
 import re
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ LONG_CODE = re.compile(r"[a-z]{2,3}([-_]([A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}))+")
 
 
 def looks_like_header(fields: Sequence[str], languages: Sequence[str]) -> bool:
-    """Say whether the fields of a first line are names of columns rather than sentences.
+    """Return whether the fields of a first line are column names rather than sentences.
 
-    They are if they are different single words, and either each is the code of a language (``en``, ``DE``, ``deu``,
+    Column names are different single words, where either each is the code of a language (``en``, ``DE``, ``deu``,
     ``pt-BR``, ``deu_Latn``) or a word such as ``source``, or one of them is a language that is asked for. So
     ``no<TAB>no``, ``Yes<TAB>Oui`` and ``to<TAB>nach`` are sentences.
 
@@ -41,7 +41,7 @@ def looks_like_header(fields: Sequence[str], languages: Sequence[str]) -> bool:
     ----------
     fields : sequence of str
     languages : sequence of str
-        Those that are asked for.
+        The languages that are asked for.
     """
     words = [field.strip() for field in fields]
     if len(words) < 2 or len({word.lower() for word in words}) < len(words):
@@ -56,7 +56,7 @@ def _is_name(word: str) -> bool:
 
 
 def find_columns(header: Sequence[str], languages: Sequence[str], path: str) -> list[int]:
-    """Return in which column of a file each language stands.
+    """Return the column of each language in a file.
 
     Raises
     ------
@@ -72,5 +72,5 @@ def find_columns(header: Sequence[str], languages: Sequence[str], path: str) -> 
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return names as they are listed in a sentence, each in quotes."""
+    """Return names in quotes, separated by commas."""
     return ", ".join(map(repr, names))

@@ -1,6 +1,6 @@
-"""Rows of a JSON file, one after another: an object a line, an array of objects, or one in an object's `data`.
+"""Rows of a JSON file, one after another: an object per line, an array of objects, or one in an object's `data`.
 
-These are the layouts that `datasets` reads, but no array is ever in memory as a whole, be it one line or many.
+These are the layouts that `datasets` reads, but no array is ever in memory as a whole, even if it is one line.
 """
 
 import codecs
@@ -13,7 +13,7 @@ from vaswani.errors import UserError
 
 
 CHUNK_BYTES = 1 << 20
-LARGEST_ROW = 1 << 24  # characters; more are no sentences, but a file that is broken
+LARGEST_ROW = 1 << 24  # characters; a longer one is not a pair of sentences but a broken file
 SPACE = re.compile(r"[ \t\n\r]*")
 # {"version": "1", "data": [{ ..., up to the array
 BEFORE_DATA = re.compile(r'\{\s*("[^"\\]*"\s*:\s*("[^"\\]*"|[\w.+-]+)\s*,\s*)*"data"\s*:\s*(?=\[\s*[{\]])')
@@ -21,32 +21,32 @@ DECODER = json.JSONDecoder()
 
 
 class JsonRows:
-    """An iterator over the rows of a JSON file, which knows where it is.
+    """The rows of a JSON file, to be iterated over once, and the place of the current one.
 
     Parameters
     ----------
     file : binary file
     name : str
-        Of the file, for errors.
+        The file's name, for errors.
 
     Raises
     ------
     UserError
-        On iteration, if the file is not UTF-8 (with the line) or not JSON (with row and line).
+        While iterating, if the file is not UTF-8 (with the line) or not JSON (with row and line).
     """
 
     def __init__(self, file: BinaryIO, name: str):
         self.name = name
         self._chunks = _decode(file, name)
-        self._text = ""  # the part of the file that is looked at
-        self._position = 0  # in it
-        self._row_position = 0
-        self._line = 1  # that the part begins in
+        self._text = ""  # the part of the file that is being read
+        self._position = 0  # the next character of this part
+        self._row_position = 0  # where in this part the current row begins
+        self._line = 1  # the line in which this part begins
         self._row = 0
 
     @property
     def place(self) -> str:
-        """Where the current row begins, such as ``row 2 (line 5)``."""
+        """The place where the current row begins, such as ``row 2 (line 5)``."""
         return f"row {self._row} (line {self._line + self._text.count(chr(10), 0, self._row_position)})"
 
     def __iter__(self) -> Iterator[Any]:
@@ -86,21 +86,21 @@ class JsonRows:
                     raise UserError(f"{self.name} has no JSON object in {place}") from error
 
     def _finish(self, before: str) -> None:
-        """Check that what follows the array closes what stood before it, and no more."""
+        """Check that the rest of the file closes what `before` opened, and holds nothing else."""
         try:
             json.loads(before + self._text[self._position :] + "".join(self._chunks))
         except json.JSONDecodeError as error:
             raise UserError(f"{self.name} is no JSON behind the end of its array: {error.msg}") from error
 
     def _peek(self) -> str:
-        """Go to the next character that is no space, and return it; "" at the end of the file."""
+        """Move to the next character that is no space, and return it; "" at the end of the file."""
         while True:
             self._position = SPACE.match(self._text, self._position).end()
             if self._position < len(self._text) or not self._read_more():
                 return self._text[self._position : self._position + 1]
 
     def _read_more(self) -> bool:
-        """Add to what is looked at, and drop what lies behind; say whether there was more."""
+        """Append the next chunk to the text, drop the text already read, and return whether there was a chunk."""
         chunk = next(self._chunks, "")
         self._line += self._text.count("\n", 0, self._position)
         self._text = self._text[self._position :] + chunk

@@ -1,7 +1,7 @@
-"""Lines of text in and out, as bytes: nothing but a line feed ends a line, and what is written is always whole lines.
+"""Lines of text in and out, as bytes: only a line feed ends a line, and only whole lines are written.
 
-Python's own text files would also end lines at what some text holds within a sentence (U+0085, U+2028, a lone carriage
-return), and so lose the count of lines by which translations and sources belong together.
+Python's own text files would also end lines at characters that may stand within a sentence (U+0085, U+2028, a lone
+carriage return), and so lose the line numbers by which translations belong to sources.
 """
 
 import os
@@ -14,26 +14,26 @@ from vaswani.errors import UserError
 
 
 CHUNK_BYTES = 1 << 20
-PATIENCE = 0.05  # seconds that a pipe may take between two chunks of what is read together
+PATIENCE = 0.05  # seconds to wait for another chunk of a pipe before a window ends
 
 
 def decode_line(raw: bytes, name: str, number: int, errors: str = "strict") -> str:
-    """Decode one line without its end, LF or CR LF, and the first one without a byte order mark.
+    """Decode one line without its LF or CR LF, and the first line without a byte order mark.
 
     Parameters
     ----------
     raw : bytes
     name : str
-        Where the line stands, for the error.
+        The file's name, for the error.
     number : int
-        Its number there, from 1.
+        The line's number, from 1.
     errors : {"strict", "replace"}, default="strict"
-        What becomes of bytes that are not UTF-8: an error, or U+FFFD.
+        Whether bytes that are not UTF-8 are an error, or become U+FFFD.
 
     Raises
     ------
     UserError
-        If it is not UTF-8.
+        If the line is not UTF-8.
     """
     raw = raw.removesuffix(b"\n").rstrip(b"\r")
     try:
@@ -43,7 +43,7 @@ def decode_line(raw: bytes, name: str, number: int, errors: str = "strict") -> s
 
 
 def count_lines(path: str, errors: str = "strict") -> int | None:
-    """Count the lines of a file after checking that each can be decoded; None where it can be read only once.
+    """Count the lines of a file and check that each can be decoded; None for a pipe, which can be read only once.
 
     Raises
     ------
@@ -63,18 +63,18 @@ def count_lines(path: str, errors: str = "strict") -> int | None:
 
 
 def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[bytes]]:
-    """Yield lists of lines: what can be read without waiting, up to `size` lines, and at least one.
+    """Yield lists of lines: all that can be read without waiting, up to `size` lines, and at least one.
 
-    A file so comes in windows of `size` lines; what a person or a slow program writes into a pipe comes at once.
+    So a file comes in windows of `size` lines; lines that a person or a slow program writes to a pipe come at once.
 
     Parameters
     ----------
     descriptor : int
-        Of an open file or pipe, which may be endless.
+        An open file or pipe, which may be endless.
     size : int
-        Most lines of a window.
+        Largest number of lines in a list.
     skip : int, default=0
-        Lines at the beginning that are left out.
+        Number of lines to leave out at the beginning.
     """
     lines: deque[bytes] = deque()
     rest, is_open = b"", True
@@ -92,7 +92,7 @@ def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[byt
 
 
 def keep_whole_lines(path: str, group: int = 1) -> int:
-    """Cut off what an interrupted program left half written at the end of a file.
+    """Cut off the half-written end that an interrupted program left in a file.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def keep_whole_lines(path: str, group: int = 1) -> int:
     Returns
     -------
     int
-        Groups that the file holds; 0 if there is no file.
+        Whole groups in the file; 0 if there is no file.
     """
     if not os.path.exists(path):
         return 0

@@ -1,6 +1,6 @@
-"""Parallel text in one's own files, as memory-mapped Arrow tables with a column a language.
+"""Parallel text in one's own files, as memory-mapped Arrow tables with a column for each language.
 
-Text is left as it is, and only a line feed ends a line. What is not UTF-8 or not of its form is refused with its line.
+Text is left as it is, and only a line feed ends a line. Errors name the line.
 """
 
 import csv
@@ -21,24 +21,24 @@ from vaswani.text.lines import decode_line
 
 
 def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
-    """Read one's own parallel text into columns named by language.
+    """Read parallel text from one's own files into columns named by language.
 
     Parameters
     ----------
     paths : list of str
         One file: ``.tsv`` (two columns, source first, or a header line of language codes), ``.csv`` (with a header),
-        ``.jsonl`` or ``.json`` (objects, flat or with `translation`: a line each, in an array, or in an array within
-        an object's `data`) or ``.parquet``. Or two text files with a line a sentence, whose names may end in their
-        language codes and otherwise are source, then target. Each may be compressed: ``.gz``, ``.bz2``, ``.xz``,
-        ``.zst``, or ``.zip`` with one file.
+        ``.jsonl`` or ``.json`` (objects, flat or with `translation`: one per line, in an array, or in an array within
+        an object's `data`) or ``.parquet``. Or two text files with a sentence per line, whose names end in their
+        language codes, or else source, then target. Each may be compressed: ``.gz``, ``.bz2``, ``.xz``, ``.zst``, or
+        ``.zip`` with one file.
     languages : tuple of str
         Source and target: the columns to read.
 
     Raises
     ------
     UserError
-        If a file is missing, damaged, not UTF-8 (with the line), not of its form (with the line), of other languages,
-        or of another length.
+        If a file is missing, damaged, not UTF-8 (with the line), malformed (with the line) or of other languages, or
+        aligned files differ in length.
     """
     for path in paths:
         if not Path(path).is_file():
@@ -62,7 +62,7 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
 
 
 def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) -> list[str]:
-    """Put two files in the order of the languages, if their names, without compression, end in these."""
+    """Put two files in the order of the languages, if their names end in these, compression aside."""
     endings = [Path(name).suffix.removeprefix(".") for name in names]
     if len(set(endings)) == 2 and set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
         raise UserError(
@@ -83,7 +83,7 @@ def _read_parquet(path: str) -> Dataset:
 
 
 def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
-    """Write rows to the cache as an Arrow file; the files' sizes and times are part of its name."""
+    """Write rows to the cache as an Arrow file, under a name that depends on the files' sizes and times."""
     stamps = [(Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in paths]
     if next(rows(paths, languages), None) is None:
         raise UserError(f"the file {paths[0]} holds no pair: it must hold at least one")
@@ -103,7 +103,7 @@ def _call(rows: Callable[..., Iterator[dict]], paths: tuple, languages: tuple, s
 
 
 def read_lines(path: str) -> list[str]:
-    """Read a whole file of sentences, which a test set may be, and which may be compressed.
+    """Read a whole file of sentences, such as a test set; it may be compressed.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """Yield lines ended by a line feed alone: other separators of Unicode may stand within a sentence."""
+    """Yield lines; only a line feed ends one, since Unicode's other separators may stand within a sentence."""
     with open_decompressed(path) as file:
         for number, line in enumerate(file, start=1):
             yield decode_line(line, path, number)
@@ -150,10 +150,10 @@ def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
 
 
 def _read_csv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """Read what is separated by commas, under a header; a quoted sentence may hold commas and line feeds.
+    """Read comma-separated values under a header; a quoted sentence may hold commas and line feeds.
 
-    pandas, by which `datasets` reads it, takes sentences such as "None" and "n/a" for missing ones, and cannot say in
-    which line text is not UTF-8.
+    pandas, with which `datasets` reads them, takes sentences such as "None" and "n/a" for missing ones, and cannot say
+    which line is not UTF-8.
     """
     reader = csv.reader((line + "\n" for line in _lines(paths[0])), strict=True)
     number = 1

@@ -22,13 +22,13 @@ from training.data.grammar.sentences import Clause, Nominal, NounPhrase, Sentenc
 from vaswani.errors import UserError
 
 
-GRAMMAR_VERSION = 1  # to be raised when the same arguments would give another corpus
+GRAMMAR_VERSION = 1  # raise it when the same arguments would give another corpus
 LENGTHS = range(4, 15)  # words in a sentence, on either side
 PATIENCE = 10_000  # draws in a row without a new sentence before the grammar counts as exhausted
 
 
 def referent(phrase: Nominal) -> Noun | str:
-    """Return what must not be both subject and object, lest a reflexive be needed: a noun, or a pronoun's person."""
+    """Return whom a phrase refers to, a noun or a person: a clause that had it twice would need a reflexive."""
     if isinstance(phrase, NounPhrase):
         return phrase.noun
     return "speaker" if phrase in lexicon.PRONOUNS[:2] else phrase.english
@@ -96,7 +96,7 @@ def draw_time(rng: random.Random, clause: Clause) -> Word | None:
 
 
 def draw_clause(rng: random.Random, past: bool | None = None, timed: float = 0.3, question: bool = False) -> Clause:
-    """Draw a clause; what is asked or denied has a known subject."""
+    """Draw a clause; the subject of a question or a denial is always a known one."""
     past = rng.random() < 0.38 if past is None else past
     negated = rng.random() < 0.18
     modal = None if past else rng.choice(lexicon.MODALS)
@@ -139,7 +139,7 @@ def draw_question(rng: random.Random) -> Sentence:
 
 
 def draw_joined(rng: random.Random) -> Sentence:
-    """Draw two clauses and what joins them."""
+    """Draw two clauses and their conjunction."""
     conjunction = rng.choice(lexicon.CONJUNCTIONS)
     main = draw_clause(rng, past=False if conjunction is lexicon.IF else None, timed=0.1)
     if conjunction is lexicon.THAT:
@@ -200,7 +200,7 @@ def generate_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file as a whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
@@ -248,7 +248,7 @@ def write_corpus(
     pairs = iter(generate_pairs(sum(sizes.values()), seed))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        record.unlink(missing_ok=True)  # comes back last, so that it never vouches for files of another run
+        record.unlink(missing_ok=True)  # written again last, so that it never vouches for files of another run
         for path, size in files.items():
             rows = [("en", "de"), *islice(pairs, size)]
             write_atomically(path, "".join(f"{english}\t{german}\n" for english, german in rows))
@@ -259,7 +259,7 @@ def write_corpus(
 
 
 def main() -> None:
-    """Write the corpus as the command line asks."""
+    """Write the corpus that the command line asks for."""
     parser = argparse.ArgumentParser(description="Write a corpus of English-German sentence pairs.")
     parser.add_argument("--output_dir", required=True, help="directory of the files")
     for split, size in (("train", 200_000), ("validation", 500), ("test", 500)):

@@ -14,7 +14,7 @@ FIRST, THIRD, PLURAL = range(3)  # whom a verb agrees with: 'I', any other singu
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a closed class or an adjective; slashes part its forms, tags say where it may stand."""
+    """A word of a closed class or an adjective; slashes separate its forms, tags say where it may stand."""
 
     english: str
     german: str
@@ -66,7 +66,7 @@ class Pronoun:
     english: str
     german: str
     agreement: int = THIRD
-    determiner: ClassVar[Word] = Word("", "", "known")  # spares clauses the difference to a noun phrase
+    determiner: ClassVar[Word] = Word("", "", "known")  # so that clauses can treat it like a noun phrase
 
     def in_english(self, is_object: bool = False) -> str:
         """Return the subject or object form."""
@@ -197,7 +197,7 @@ def number_words(number: int) -> tuple[str, str]:
 
 
 def urn(weights: Mapping[Choice, int]) -> tuple[Choice, ...]:
-    """Repeat each key by its weight, to draw from."""
+    """Repeat each key as often as its weight says; a uniform draw is then a weighted one."""
     return tuple(key for key, weight in weights.items() for _ in range(weight))
 
 

@@ -1,4 +1,4 @@
-"""From structure to text: phrases, clauses and sentences of the demo's grammar, realized in English and in German."""
+"""From structure to text: phrases, clauses and sentences of the demo's grammar, realized in English and German."""
 
 import re
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ BARE = {("m", NOMINATIVE), ("n", NOMINATIVE), ("n", ACCUSATIVE)}  # where 'ein',
 
 
 def join(*words: str) -> str:
-    """Join the words that are there."""
+    """Join the words that are not empty."""
     return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A noun with what stands around it; the count is 0 where no number is named."""
+    """A noun with its determiner, adjectives and number; the count is 0 where no number is named."""
 
     noun: Noun
     determiner: Word = lexicon.THE
@@ -42,16 +42,16 @@ class NounPhrase:
 
     @property
     def agreement(self) -> int:
-        """Tell which verb form the phrase takes as a subject."""
+        """Return the verb form that the phrase takes as a subject."""
         return PLURAL if self.plural else THIRD
 
     @property
     def gender(self) -> str:
-        """Return the row of the tables of endings."""
+        """Return the key of the phrase in the tables of endings."""
         return "p" if self.plural else self.noun.gender
 
     def in_english(self, is_object: bool = False) -> str:
-        """Realize the phrase; English does not care about the case."""
+        """Realize the phrase; an English noun is the same as subject and as object."""
         determiner = self.determiner.english.split("/")[-1 if self.plural else 0]
         count = number_words(self.count)[0] if self.count else ""
         noun = self.noun.english.split("/")[self.plural]
@@ -82,7 +82,7 @@ Nominal = Pronoun | NounPhrase
 
 @dataclass(frozen=True)
 class Clause:
-    """Who does what to whom, when and where; the predicate is the adjective after 'be'."""
+    """A subject with its verb, objects, time and place; the predicate is the adjective after 'be'."""
 
     subject: Nominal
     verb: Verb
@@ -124,7 +124,7 @@ class Clause:
         return join(subject, middle, tail + finite if separable else join(tail, finite))
 
     def english_verbs(self, inverted: bool) -> tuple[str, str]:
-        """Return the auxiliary, where there is one, and the rest."""
+        """Return the auxiliary, empty if there is none, and the rest."""
         who, third = self.subject.agreement, self.subject.agreement == THIRD
         base, present, past = self.verb.english.split("/")
         if self.modal is not None and "auxiliary" in self.modal.tags:
@@ -138,7 +138,7 @@ class Clause:
         return "", past if self.past else present if third else base
 
     def german_verbs(self) -> tuple[str, str, bool]:
-        """Return the finite verb, what closes the clause, and whether they are one word where they meet."""
+        """Return the finite verb, the end of the clause, and whether they are written as one where they meet."""
         who, preterite = self.subject.agreement, self.verb.preterite
         infinitive, _, participle = self.verb.german.split("/")
         if self.modal is not None:
@@ -150,7 +150,7 @@ class Clause:
         return self.verb.conjugate()[who], infinitive.rpartition("|")[0], True
 
     def german_middle(self) -> str:
-        """Order what the verbs enclose: known objects, time, negation, place, new or prepositional objects."""
+        """Order the words between the verbs: known objects, time, negation, place, new or prepositional objects."""
         known, new = [], []
         for case, phrase in zip(self.verb.cases, self.objects, strict=False):
             is_known = "known" in phrase.determiner.tags and not self.verb.preposition
@@ -188,7 +188,7 @@ class Sentence:
         return finish(text, self.question)
 
     def in_german(self) -> str:
-        """Realize the sentence: whatever opens the main clause drives the subject behind the verb."""
+        """Realize the sentence; if anything but the subject opens the main clause, the subject follows the verb."""
         opened = self.question or self.opener or self.second_first
         text = self.main.in_german("first" if opened and self.main.subject is not lexicon.WHO else "second")
         text = join(self.opener.german if self.opener else "", text)
