@@ -108,3 +108,33 @@ def test_sorting_in_blocks_is_a_stable_sort(lengths, block):
     order = np.random.default_rng(1).permutation(len(lengths[0])).astype(np.int32)
     expected = order[np.argsort(lengths[0][order], kind="stable")]
     assert np.array_equal(_sort_stably(order, lengths[0].astype(np.int16), block), expected)
+
+
+@pytest.mark.parametrize("length_groups", range(1, 9))
+def test_the_last_update_of_an_epoch_holds_the_groups_that_are_left(length_groups):
+    pairs = np.full(10 * (3 * length_groups + 1), 10)  # ten to a group, of 100 tokens
+    plan = plan_epoch(pairs, pairs, max_tokens=100 * length_groups, seed=1, epoch=0, length_groups=length_groups)
+    assert [len(groups) for groups in plan] == [length_groups] * 3 + [1]
+    assert sorted(np.concatenate(flat(plan))) == list(range(len(pairs)))
+
+
+@pytest.mark.parametrize("full", [0, 1], ids=["source", "target"])
+def test_a_pair_may_fill_the_whole_budget_and_no_more(full):
+    lengths = [np.array([2, 3, 2]), np.array([3, 2, 2])]
+    lengths[full][1] = 7
+    plan = plan_epoch(*lengths, max_tokens=7, seed=1, epoch=0)
+    assert sorted(sorted(update) for update in flat(plan)) == [[0, 2], [1]]
+    batches = cut([np.arange(3)], *lengths, max_padded_tokens=7)
+    assert [batch.tolist() for batch in batches] == [[0], [1], [2]]
+    assert [batch.tolist() for batch in cut([np.array([0, 2])], *lengths, max_padded_tokens=6)] == [[0, 2]]
+    with pytest.raises(AssertionError, match="longer than max_tokens"):
+        plan_epoch(*lengths, max_tokens=6, seed=1, epoch=0)
+    with pytest.raises(AssertionError, match="longer than max_padded_tokens"):
+        cut([np.arange(3)], *lengths, max_padded_tokens=6)
+
+
+def test_lengths_beyond_16_bits_are_sorted_too():
+    lengths = np.array([40_000, 5, 70_000, 5]), np.array([3, 40_000, 3, 2])
+    plan = plan_epoch(*lengths, max_tokens=70_000, seed=1, epoch=0)
+    assert sorted(np.concatenate(flat(plan))) == [0, 1, 2, 3]
+    assert max(side[update].sum() for side in lengths for update in flat(plan)) <= 70_000

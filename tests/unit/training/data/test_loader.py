@@ -1,4 +1,6 @@
 import itertools
+import signal
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -6,6 +8,20 @@ from datasets import Dataset
 
 from training.data.loader import load_updates, plan_updates
 from training.settings import TrainingSettings
+
+
+@pytest.fixture(autouse=True)
+def deadline() -> Iterator[None]:
+    """Fail where updates would never come."""
+
+    def fail(*_):
+        raise TimeoutError("no update came in a minute")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -70,3 +86,35 @@ def test_a_process_without_pairs_gets_a_batch_that_teaches_nothing(rows):
     [update] = load_updates(planned, few, 99, 0)
     assert (update.batches[0].labels == -100).all()
     assert update.target_tokens > 0
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_resumed_epoch_is_followed_by_a_whole_one(rows, left):
+    first = next(iter(take(rows, 1))).epoch_length
+    whole = take(rows, first + 30)
+    resumed = take(rows, left + 30, start=(0, first - left))
+    assert [(update.epoch, update.index) for update in resumed[left:][:2]] == [(1, 1), (1, 2)]
+    for update, expected in zip(resumed, whole[first - left :], strict=True):
+        assert update[:6] == expected[:6]
+        assert all(map(np.array_equal, update.pairs, expected.pairs))
+
+
+def test_updates_follow_the_settings(rows):
+    given = {"max_tokens_per_batch": 200, "max_tokens_per_device": 60, "length_groups": 1, "seed": 1}
+    source, target = lengths_of(rows)
+    first = take(rows, 1, **given)[0]
+    assert max(len(pairs) * max(source[pairs].max(), target[pairs].max()) for pairs in first.pairs) <= 60
+    pairs = np.concatenate(first.pairs)
+    assert max(source[pairs].sum(), target[pairs].sum()) <= 200
+    assert first.epoch_length < take(rows, 1, **given | {"max_tokens_per_batch": 100})[0].epoch_length
+    for changed in ({"seed": 2}, {"length_groups": 2}):
+        other = take(rows, 1, **given | changed)[0]
+        assert not np.array_equal(np.sort(np.concatenate(other.pairs)), np.sort(pairs))
+
+
+def test_padded_tokens_are_those_of_all_micro_batches(rows):
+    source, target = lengths_of(rows)
+    shares = [take(rows, 1, process=process, processes=2)[0] for process in range(2)]
+    batches = [pairs for share in shares for pairs in share.pairs]
+    expected = sum(len(pairs) * (source[pairs].max() + target[pairs].max()) for pairs in batches)
+    assert [share.padded_tokens for share in shares] == [expected] * 2

@@ -58,6 +58,32 @@ def test_unusable_pairs_are_dropped_and_counted_by_reason(tokenizer):
     assert encoded["source_length"][:] == [len(ids) for ids in encoded["input_ids"]]
 
 
+def test_each_side_has_a_limit_of_its_own_which_a_pair_may_reach():
+    source, target = np.array([5, 6, 5, 7, 1, 5]), np.array([7, 7, 8, 5, 7, 1])
+    reasons = drop_reasons(source, target, np.zeros(6, dtype=bool), 5, 7, 99.0)
+    assert [DROP_REASONS[reason] for reason in reasons] == [
+        "kept", "too long", "too long", "too long", "unbalanced", "unbalanced"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "target", "kept"), [(5, 4, [0]), (4, 5, [1]), (5, 5, [0, 1]), (4, 4, [])])
+def test_the_limits_of_the_settings_reach_their_sides(tokenizer, source, target, kept):
+    rows = [("abc", "ab"), ("ab", "abc"), ("a", "a")]  # 5 and 4 ids, 4 and 5, 3 and 3
+    given = settings(max_source_length=source, max_target_length=target)
+    encoded, _ = encode(pairs(*rows), tokenizer, given, "train")
+    assert encoded["input_ids"][:] == tokenizer([rows[index][0] for index in (*kept, 2)]).input_ids
+
+
+def test_text_and_special_tokens_have_caches_of_their_own():
+    own = train_tokenizer(["a b c"], 258)
+    for _ in range(2):
+        for as_text in (True, False):
+            own.split_special_tokens = as_text
+            encoded, _ = encode(pairs(("a </s>", "b")), own, settings(max_length_ratio=99), "train")
+            assert encoded["input_ids"][:] == own(["a </s>"]).input_ids
+            assert (len(encoded["input_ids"][0]) > 6) == as_text
+
+
 @pytest.mark.parametrize("rows", [pairs(("", "a")), pairs((None, None))])
 def test_nothing_left_is_an_error_the_second_time_too(rows, tokenizer):
     for _ in range(2):

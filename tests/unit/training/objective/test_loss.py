@@ -7,7 +7,6 @@ from torch.nn.functional import cross_entropy, linear
 
 from training.objective import loss as loss_module
 from training.objective.loss import LabelSmoothedObjective, LossSums, fused_label_smoothed_sums, label_smoothed_sums
-from training.objective.schedule import learning_rate
 
 
 fused = partial(fused_label_smoothed_sums, label_smoothing=0.1)
@@ -212,11 +211,3 @@ def test_the_logits_of_the_papers_batch_never_exist_at_once():
     sums.loss.backward()
     # Of this, 0.3 GB are the gradients and their scaled copies, and 0.9 GB a chunk's logits.
     assert torch.cuda.max_memory_allocated() - before < 0.45 * count * vocab_size * 4
-
-
-@pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (1024, 4000), (256, 1)])
-def test_equation_3_at_its_corners(d_model, warmup):
-    peak = (d_model * warmup) ** -0.5
-    assert learning_rate(1, d_model, warmup) == pytest.approx(peak / warmup)
-    assert learning_rate(warmup, d_model, warmup) == pytest.approx(peak)
-    assert learning_rate(warmup + 1, d_model, warmup) == pytest.approx(peak * (warmup / (warmup + 1)) ** 0.5)

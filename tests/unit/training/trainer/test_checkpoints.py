@@ -1,8 +1,11 @@
 import json
+import os
 import resource
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from training.trainer.checkpoints import (
     average_checkpoints,
@@ -159,3 +162,50 @@ def test_only_checkpoints_of_one_model_can_be_averaged(random_model, save):
         average_checkpoints(folders)
     with pytest.raises(ValueError, match="no checkpoint"):
         average_checkpoints([])
+
+
+def test_a_checkpoint_gets_its_name_when_all_of_it_is_on_the_disk(random_model, tmp_path, monkeypatch):
+    calls = []
+    rename, sync = Path.rename, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(Path(os.readlink(f"/proc/self/fd/{fd}"))), sync(fd)))
+    monkeypatch.setattr(Path, "rename", lambda path, new: (calls.append((path, new)), rename(path, new))[1])
+    folder = save_checkpoint(tmp_path, 5, random_model(), {"step.x": torch.ones(3)}, {})
+    unfinished = tmp_path / ".unfinished-step-0000005"
+    files = {unfinished / path.name for path in folder.iterdir()}
+    *synced, named, after = calls
+    assert set(synced) == files | {unfinished}
+    assert synced[-1] == unfinished
+    assert (named, after) == ((unfinished, folder), tmp_path)
+
+
+def test_a_step_that_is_saved_twice_loses_nothing(random_model, tmp_path):
+    for value in (1, 2, 3):
+        folder = save_checkpoint(tmp_path, 5, random_model(), {"step.x": torch.ones(3)}, {"a": value})
+    assert read_state(folder) == {"a": 3}
+    kept = {path.name: read_state(path)["a"] for path in tmp_path.iterdir()}
+    assert kept == {"step-0000005": 3, "set-aside-step-0000005": 1, "set-aside-step-0000005-2": 2}
+    assert damage(tmp_path / "set-aside-step-0000005") is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_averages_are_added_up_in_float64(tmp_path, dtype):
+    values = [2.0**30, 3.0, -(2.0**30)]  # in float32, the first swallows the second
+    folders = []
+    for number, value in enumerate(values):
+        folders.append(tmp_path / str(number))
+        folders[-1].mkdir()
+        save_file({"x": torch.tensor([value], dtype=dtype)}, folders[-1] / "model.safetensors")
+    average = average_checkpoints(folders)["x"]
+    assert (average.item(), average.dtype) == (1.0, dtype)
+    first, second, third = torch.tensor(values, dtype=torch.float32)
+    assert first + second + third == 0  # the control
+
+
+def test_without_a_limit_all_of_the_schedule_are_kept(save, tmp_path):
+    for step in (5, 10, 15):
+        save(step)
+    prune(tmp_path, 3)
+    prune(tmp_path, None)
+    assert names(list_checkpoints(tmp_path)) == ["step-0000005", "step-0000010", "step-0000015"]
+    prune(tmp_path, 1)
+    assert names(list_checkpoints(tmp_path)) == ["step-0000015"]

@@ -218,7 +218,9 @@ def test_the_gradient_divides_by_all_tokens_of_the_update_and_a_mean_of_means_is
     mean_of_means = gradient([1 / size / len(sizes) for size in sizes])
     loop.optimizer.zero_grad()
     loss, _, norm = loop.update(update, 0.0)
-    assert norm == pytest.approx(right.norm().item(), rel=1e-5)
+    # Sums in another order differ by some 1e-5; the mean of means, the control, by far more.
+    assert norm == pytest.approx(right.norm().item(), rel=1e-4)
+    assert norm != pytest.approx(mean_of_means.norm().item(), rel=1e-3)
     assert np.isfinite(loss)
     assert (right - mean_of_means).abs().max() > 1e-3 * right.abs().max()
 

@@ -2,11 +2,9 @@
 
 import math
 import random
-import subprocess
 import sys
 from collections import Counter
 
-import evaluate as hf_evaluate
 import pytest
 
 from training.settings import ROOT
@@ -22,10 +20,8 @@ from vaswani.scoring.protocols import (
     suspicions,
     tokenize,
 )
-from vaswani.scoring.scoring import TranslationScores
 
 
-METRIC = ROOT / "src" / "vaswani" / "scoring"
 REFERENCES = [
     "Er sagte: „Das Rich-Text-Format ist tot.“",
     "Die US-Regierung gab 3,5 Mio. Euro für Pkw-Maut-Pläne aus.",
@@ -97,6 +93,7 @@ def test_compounds_are_split_as_the_authors_script_splits_them():
     assert split_compounds("rich-text format") == "rich ##AT##-##AT## text format"
     assert split_compounds("rich-text-format") == "rich ##AT##-##AT## text ##AT##-##AT## format"
     assert split_compounds("- a -- b -") == "- a -- b -"
+    assert split_compounds("50-%-ige Lösung") == "50 ##AT##-##AT## %-ige Lösung"  # signs are parts of a compound too
     assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"  # perl's s///g does not look at a character twice
 
 
@@ -138,6 +135,11 @@ def test_scores_of_the_perfect_the_empty_and_the_lowercased():
     assert [empty[name] for name in names] == [0.0] * 5
     lowered = [text.lower() for text in REFERENCES]
     assert score(lowered, REFERENCES, "de")["paper_bleu"] < 80
+    cased = score(lowered, REFERENCES, "de")
+    assert cased["sacrebleu_lowercased"] == 100.0
+    assert max(cased[name] for name in names if name != "exact_match") < 90
+    assert "case:mixed" in cased["sacrebleu_signature"]
+    assert "case:mixed" in cased["paper_bleu_signature"]
     both = score(lowered, REFERENCES, "de", lowercase=True)
     assert [both[name] for name in names[:4]] == [100.0] * 4
     assert "case:lc" in both["sacrebleu_signature"]
@@ -163,29 +165,6 @@ def test_tokenized_or_escaped_hypotheses_are_noticed():
     assert "full stop" in suspicions(["Das ist gut .", plain[1]], plain)[0]
     about_html = ["Schreibe &quot; statt des Zeichens."] * 2
     assert suspicions(about_html, about_html) == []
-
-
-def test_it_is_a_metric_that_loads_from_its_folder_without_this_project(tmp_path):
-    code = f"""
-import sys
-sys.modules["vaswani"] = sys.modules["training"] = None
-import evaluate
-metric = evaluate.load({str(METRIC)!r})
-row = metric.compute(predictions={HYPOTHESES!r}, references={REFERENCES!r}, target_lang="de")
-print(sorted(row.items(), key=str))
-"""
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(sorted(score(HYPOTHESES, REFERENCES, "de").items(), key=str))
-
-
-def test_the_metric_warns_before_it_scores():
-    assert isinstance(TranslationScores(keep_in_memory=True), hf_evaluate.Metric)
-    with pytest.warns(UserWarning, match="hold @@"):
-        TranslationScores(keep_in_memory=True).compute(predictions=["gu@@ t"], references=["gut"])
 
 
 NEWSTEST = ROOT.parent / "shared" / "data" / "wmt14"

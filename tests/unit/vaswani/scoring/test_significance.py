@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from vaswani.scoring.protocols import score
 from vaswani.scoring.significance import compare
 
 
@@ -44,3 +45,21 @@ def test_two_systems_that_are_equally_good_are_not_told_apart():
     assert result["sacrebleu"]["difference"] != 0
     assert result["sacrebleu"]["randomization_p_value"] > 0.05
     assert result["sacrebleu"]["bootstrap_p_value"] > 0.05
+
+
+def test_case_matters_to_both_protocols_unless_it_is_said_not_to():
+    references, worse, system = systems(0.3, 0.1, sentences=30)
+    lowered = [text.lower() for text in system]
+    as_it_is = compare(system, worse, references, "de")
+    for name, result in compare(lowered, worse, references, "de", lowercase=True).items():
+        assert result["system"] == pytest.approx(as_it_is[name]["system"], abs=1e-3), name
+    for name, result in compare(lowered, worse, references, "de").items():
+        assert result["system"] < as_it_is[name]["system"] - 20, name
+
+
+def test_the_scores_are_those_of_the_scorer():
+    references, baseline, system = systems(0.3, 0.1, sentences=30)
+    results = compare([*system[:-1], "Die Pkw-Maut-Pläne."], baseline, [*references[:-1], "Die Pkw-Maut."], "de")
+    ours = score([*system[:-1], "Die Pkw-Maut-Pläne."], [*references[:-1], "Die Pkw-Maut."], "de")
+    for name, result in results.items():
+        assert result["system"] == pytest.approx(ours[name], abs=0.01), name

@@ -3,6 +3,7 @@ import os
 import pytest
 
 from vaswani.errors import UserError
+from vaswani.text import lines as lines_module
 from vaswani.text.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
 
 
@@ -76,3 +77,31 @@ def test_a_line_out_is_one_line(tmp_path):
     with open(tmp_path / "out", "wb", buffering=0) as file:
         write_lines(file.fileno(), ["a\nb", ODD, ""])
     assert (tmp_path / "out").read_bytes() == f"a b\n{ODD}\n\n".encode()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 1 << 20])
+@pytest.mark.parametrize("skip", [0, 1, 4, 8, 9])
+def test_lines_are_left_out_beyond_the_first_chunk(skip, chunk_bytes, monkeypatch):
+    monkeypatch.setattr(lines_module, "CHUNK_BYTES", chunk_bytes)
+    lines = [b"line %d" % number for number in range(9)]
+    for end in (b"", b"\n"):
+        found = windows(b"\n".join(lines) + end, 3, skip)
+        assert [line for window in found for line in window] == lines[skip:]
+
+
+def test_all_that_is_asked_for_is_written_even_in_parts(monkeypatch):
+    readable, writable = os.pipe()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    write_lines(writable, ["one", "zwei\ndrei"])
+    os.close(writable)
+    assert os.read(readable, 100) == b"one\nzwei drei\n"
+    os.close(readable)
+
+
+def test_only_the_first_line_loses_a_byte_order_mark():
+    mark = "\ufeff"
+    assert decode_line(f"{mark}a\n".encode(), "x", 1) == "a"
+    assert decode_line(f"{mark}a\n".encode(), "x", 2) == f"{mark}a"
+    with pytest.raises(UserError, match="x is not UTF-8 in line 7: invalid start byte"):
+        decode_line(b"\xff", "x", 7)

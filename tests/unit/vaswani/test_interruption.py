@@ -1,0 +1,106 @@
+"""Signals to this very process: at once, deferred and repeated."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from vaswani.interruption import Interrupted, Interruption
+
+
+SIGNALS = signal.SIGINT, signal.SIGTERM
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    signal.getsignal(number)  # Python's handler runs before this is over
+
+
+def interrupted(work: Callable[[Interruption], None]) -> int | None:
+    """Return the signal that ended some work; None if it came to its end."""
+    try:
+        with Interruption() as interruption:
+            work(interruption)
+    except Interrupted as error:
+        return error.number
+    return None
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_work_at_once_and_says_which_it_was(number):
+    done = []
+
+    def work(_: Interruption) -> None:
+        send(number)
+        done.append("went past the signal")
+
+    assert interrupted(work) == number
+    assert done == []
+    assert interrupted(lambda _: None) is None
+    assert str(Interrupted(number)) == signal.Signals(number).name
+
+
+def test_the_handlers_from_before_come_back():
+    before = [signal.getsignal(number) for number in SIGNALS]
+
+    def work(_: Interruption) -> None:
+        assert all(signal.getsignal(number) not in before for number in SIGNALS)
+        raise RuntimeError("the work's own error")
+
+    with pytest.raises(RuntimeError, match="the work's own error"):
+        interrupted(work)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_deferred_work_is_finished_first(number):
+    done = []
+
+    def work(interruption: Interruption) -> None:
+        with interruption.deferred():
+            send(number)
+            done.append("finished")
+        done.append("went on")
+
+    assert interrupted(work) == number
+    assert done == ["finished"]
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+def test_a_second_signal_does_not_wait(second):
+    done = []
+
+    def work(interruption: Interruption) -> None:
+        with interruption.deferred():
+            send(signal.SIGTERM)
+            done.append("went past the first")
+            send(second)
+            done.append("went past the second")
+
+    assert interrupted(work) == second
+    assert done == ["went past the first"]
+
+
+def test_a_signal_after_deferred_work_does_not_wait():
+    done = []
+
+    def work(interruption: Interruption) -> None:
+        for _ in range(2):
+            with interruption.deferred():
+                done.append("deferred")
+        send(signal.SIGINT)
+        done.append("went past the signal")
+
+    assert interrupted(work) == signal.SIGINT
+    assert done == ["deferred", "deferred"]
+
+
+def test_an_error_in_deferred_work_is_not_replaced_by_the_signal():
+    def work(interruption: Interruption) -> None:
+        with interruption.deferred():
+            send(signal.SIGINT)
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        interrupted(work)
