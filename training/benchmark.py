@@ -19,6 +19,7 @@ import torch
 
 from training.benchmarks import generation, planning, training
 from training.machine import PACKAGES, describe_hardware
+from training.tables.layout import align
 from vaswani.errors import UserError
 
 
@@ -77,16 +78,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def table(rows: list[dict[str, Any]]) -> str:
     """Align rows under the names of their keys; what a row lacks stays empty."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [keys, *([show(row.get(key)) for key in keys] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(keys))]
-    lines = []
-    for line in cells:
-        first, *others = (
-            cell.ljust(width) if not column else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    return "\n".join(lines)
+    return align(keys, ([show(row.get(key)) for key in keys] for row in rows))
 
 
 def show(value: Any) -> str:

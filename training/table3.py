@@ -20,7 +20,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
 from training.settings import NAMES, describe_unknown, names_of
-from training.tables.report import describe, measure, table, write_report
+from training.tables.layout import align
+from training.tables.report import describe, measure, tables, write_report
 from training.tables.rows import ROWS, Row, choose_rows, write_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.trainer.model import load_config
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> None:
     for row, run in zip(described, runs, strict=True):
         run.cost = row["training_flops"]
     if options.list:
-        print(json.dumps(described, indent=1) if options.json else table(described))
+        print(json.dumps(described, indent=1) if options.json else tables(described, align))
         return
     check_jobs(options.jobs)
     with own(make_output_dir(options.output_dir)):

@@ -4,11 +4,12 @@ import csv
 import itertools
 import statistics
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
+from training.tables.layout import markdown
 from training.tables.rows import ROWS, SERIES, Row, scale_config
 from training.tables.sweep import Run, read_metrics
 
@@ -104,16 +105,17 @@ def orderings(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             if same or other:
                 answers.append(
                     {
-                        "what varies": title,
+                        "series": title,
                         "by": {"perplexity": "perplexity", "bleu": "BLEU"}[measure_name],
                         "pairs ordered as in the paper": f"{same} of {same + len(other)}",
-                        "of the paper's, not here": ", ".join(other),
+                        "paper's order, not here": ", ".join(other),
                     }
                 )
     return answers
 
 
-COLUMNS = {
+# Title and format of each column, in the two tables that a row is spread over.
+ARCHITECTURE = {
     "row": ("row", "{}"),
     "layers": ("N", "{}"),
     "d_model": ("d_model", "{}"),
@@ -121,37 +123,49 @@ COLUMNS = {
     "heads": ("h", "{}"),
     "d_k": ("d_k", "{}"),
     "d_v": ("d_v", "{}"),
+    "positions": ("positions", "{}"),
     "dropout": ("P_drop", "{}"),
+    "parameters": ("parameters", "{:,}"),
+    "parameters_with_40960_types": ("parameters with\n40,960 types", "{:,}"),
+    "paper_parameters": ("parameters\n(paper)", "{:,}"),
+}
+COST_AND_RESULTS = {
+    "row": ("row", "{}"),
     "label_smoothing": ("eps_ls", "{}"),
     "max_steps": ("updates", "{:,}"),
-    "parameters": ("parameters", "{:,}"),
-    "parameters_with_40960_types": ("with 40,960 types", "{:,}"),
-    "paper_parameters": ("paper", "{:,}"),
-    "flops_per_target_token": ("FLOPs a target token", "{:.3g}"),
-    "training_flops": ("training FLOPs", "{:.2g}"),
-    "paper_training_flops": ("paper's training FLOPs", "{:.2g}"),
+    "flops_per_target_token": ("FLOPs per\ntarget token", "{:.2e}"),
+    "training_flops": ("training\nFLOPs", "{:.1e}"),
+    "paper_training_flops": ("training FLOPs\n(paper)", "{:.1e}"),
     "perplexity": ("PPL", "{:.2f}"),
-    "paper_perplexity": ("paper", "{:.2f}"),
+    "paper_perplexity": ("PPL\n(paper)", "{:.2f}"),
     "perplexity_minus_base": ("PPL - base", "{:+.2f}"),
-    "paper_perplexity_minus_base": ("paper", "{:+.2f}"),
+    "paper_perplexity_minus_base": ("PPL - base\n(paper)", "{:+.2f}"),
     "bleu": ("BLEU", "{:.1f}"),
-    "paper_bleu": ("paper", "{:.1f}"),
+    "paper_bleu": ("BLEU\n(paper)", "{:.1f}"),
     "bleu_minus_base": ("BLEU - base", "{:+.1f}"),
-    "paper_bleu_minus_base": ("paper", "{:+.1f}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "paper_bleu_minus_base": ("BLEU - base\n(paper)", "{:+.1f}"),
+    "tokens_per_second": ("target\ntokens/s", "{:,.0f}"),
 }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Write rows of `describe`, measured or not, as a table in Markdown."""
-    names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
-    cells = [["" if row.get(name) is None else COLUMNS[name][1].format(row[name]) for name in names] for row in rows]
-    return markdown([COLUMNS[name][0] for name in names], cells)
+def tables(rows: Sequence[dict[str, Any]], layout: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
+    """Write rows of `describe`, measured or not, as two tables under each other: what they are, and what came of it.
 
-
-def markdown(titles: Sequence[str], cells: Iterable[Iterable[str]]) -> str:
-    """Write a table in Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (titles, ["---"] * len(titles), *cells))
+    Parameters
+    ----------
+    rows : sequence of dict
+    layout : callable
+        Makes a table of titles and cells, such as `layout.align`. Columns that are empty in all rows are left out.
+    """
+    texts = []
+    for columns in (ARCHITECTURE, COST_AND_RESULTS):
+        shown = {name: column for name, column in columns.items() if any(row.get(name) is not None for row in rows)}
+        cells = [
+            ["" if row.get(name) is None else form.format(row[name]) for name, (_, form) in shown.items()]
+            for row in rows
+        ]
+        texts.append(layout([title for title, _ in shown.values()], cells))
+    return "\n\n".join(texts)
 
 
 def write_report(rows: list[dict[str, Any]], runs: Sequence[Run], folder: Path, command: str) -> None:
@@ -189,7 +203,7 @@ def text_of(rows: Sequence[dict[str, Any]], finished: Sequence[Run], command: st
             f"`{measured['bleu_signature']}`, {measured['decoding']}, no checkpoints averaged. The paper's are "
             "newstest2013's. tokens/s is of training, while as many rows as the command says shared the machine.",
         ]
-    lines += ["", table(rows), ""]
+    lines += ["", tables(rows, markdown), ""]
     answers = orderings(rows)
     if answers:
         lines.append(markdown(list(answers[0]), (answer.values() for answer in answers)))

@@ -6,6 +6,7 @@ import pytest
 
 from training import table3
 from training.settings import ROOT
+from training.tables import report
 from training.tables.cost import count_parameters
 from training.tables.report import orderings, write_report
 from training.tables.rows import ROWS, SERIES, choose_rows, scale_config, write_config
@@ -169,8 +170,19 @@ def test_a_list_needs_no_training(capsys):
     assert (base["max_steps"], big["max_steps"]) == (200, 600)
     assert (base["paper_perplexity"], big["paper_bleu"]) == (4.92, 26.4)
     assert base["training_flops"] == base["flops_per_target_token"] * 5_000_000
+
+
+def test_the_list_fits_a_terminal_and_names_no_two_columns_alike(capsys):
     table3.main(["--list"])
-    assert len(capsys.readouterr().out.splitlines()) == 2 + len(ROWS)
+    first, second = (text.splitlines() for text in capsys.readouterr().out.split("\n\n"))
+    for table in (first, second):
+        assert [line.split()[0] for line in table[2:]] == list(ROWS)
+        assert max(map(len, table)) <= 120
+    for columns in (report.ARCHITECTURE, report.COST_AND_RESULTS):
+        titles = [title for title, _ in columns.values()]
+        assert len(set(titles)) == len(titles)
+    assert first[2].split()[-3:] == ["63,082,496", "65,110,016", "65,000,000"]
+    assert second[2].split() == ["base", "0.1", "100,000", "3.81e+08", "9.5e+17", "3.3e+18", "4.92", "25.8"]
 
 
 def fake_run(folder: Path, name: str, perplexity: float, bleu: float) -> Run:
@@ -216,14 +228,17 @@ def test_orderings_are_held_against_the_papers():
     def answers(one: float, four: float) -> dict:
         rows = [{"row": "base", "perplexity": 5.0, "bleu": 20.0}, {"row": "A-h1", "perplexity": one, "bleu": 19.0}]
         rows += [{"row": "A-h4", "perplexity": four, "bleu": 19.5}, {"row": "A-h16"}]
-        found = {(row["what varies"], row["by"]): row for row in orderings(rows)}
+        found = {(row["series"], row["by"]): row for row in orderings(rows)}
         return found["heads (A)", "perplexity"]
 
     as_paper = answers(one=5.4, four=5.2)
-    assert (as_paper["pairs ordered as in the paper"], as_paper["of the paper's, not here"]) == ("3 of 3", "")
+    assert (as_paper["pairs ordered as in the paper"], as_paper["paper's order, not here"]) == (
+        "3 of 3",
+        "",
+    )
     swapped = answers(one=5.2, four=5.4)
     assert swapped["pairs ordered as in the paper"] == "2 of 3"
-    assert swapped["of the paper's, not here"] == "A-h4 before A-h1"
+    assert swapped["paper's order, not here"] == "A-h4 before A-h1"
     assert answers(one=5.0, four=5.4)["pairs ordered as in the paper"] == "1 of 3"  # equal is not ordered
 
 
