@@ -14,6 +14,7 @@ import argparse
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
@@ -21,7 +22,8 @@ from transformers.utils.logging import disable_progress_bar
 from training.data.preparation import prepare
 from training.settings import NAMES, describe_unknown, names_of
 from training.tables.layout import align
-from training.tables.report import describe, measure, tables, write_report
+from training.tables.records import Description, describe, measure
+from training.tables.report import tables, write_report
 from training.tables.rows import ROWS, Row, choose_rows, write_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.trainer.model import load_config
@@ -48,10 +50,11 @@ def main(arguments: list[str]) -> None:
     rows = choose_rows(options.rows)
     runs = [make_run(row, options, flags) for row in rows]
     described = [describe(row, options.scale, run) for row, run in zip(rows, runs, strict=True)]
-    for row, run in zip(described, runs, strict=True):
-        run.cost = row["training_flops"]
+    for description, run in zip(described, runs, strict=True):
+        run.cost = description.training_flops
     if options.list:
-        print(json.dumps(described, indent=1) if options.json else tables(described, align))
+        records = [asdict(description) for description in described]
+        print(json.dumps(records, indent=1) if options.json else tables(records, align))
         return
     check_jobs(options.jobs)
     with own(make_output_dir(options.output_dir)):
@@ -60,7 +63,7 @@ def main(arguments: list[str]) -> None:
 
 
 def fill_table(
-    described: list[dict], rows: list[Row], runs: list[Run], options: argparse.Namespace, command: str
+    described: list[Description], rows: list[Row], runs: list[Run], options: argparse.Namespace, command: str
 ) -> None:
     """Train the rows that are not finished, and write the table after each."""
     for row, run in zip(rows, runs, strict=True):
@@ -75,7 +78,7 @@ def fill_table(
         write_report(described, runs, options.output_dir, command)
         if run is not None and run.is_finished:
             result = measure(run)
-            print(f"\n{run.name}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}", flush=True)
+            print(f"\n{run.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}", flush=True)
 
     try:
         run_all(runs, options.jobs, tell)

@@ -1,7 +1,24 @@
 import pytest
 
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
+from training.tables.rows import ROWS
 from vaswani import VaswaniConfig
+
+
+# At 40,960 types, with biases in attention: shared/reference/paper-and-peers.md 1.7 works them out by hand.
+COUNTS = {
+    "base": 65_110_016,
+    "B-k16": 58_018_304,
+    "B-k32": 60_382_208,
+    "C-N2": 35_684_352,
+    "C-N4": 50_397_184,
+    "C-N8": 79_822_848,
+    "C-d256": 27_848_704,
+    "C-d1024": 167_944_192,
+    "C-ff1024": 52_514_816,
+    "C-ff4096": 90_300_416,
+}
+BIG = 218_300_416
 
 
 def arithmetic(config: VaswaniConfig, length: int) -> int:
@@ -39,3 +56,29 @@ def test_counting_leaves_the_config_alone():
     config = VaswaniConfig(vocab_size=99)
     assert count_parameters(config, 100) - count_parameters(config) == config.d_model
     assert config.vocab_size == 99
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
+def test_parameters_are_the_papers(name, count):
+    assert count_parameters(ROWS[name].config, 40_960) == count
+    assert round(count / 1e6) == ROWS[name].parameters
+
+
+@pytest.mark.parametrize(("name", "count"), [("base", 63_045_632), ("big", 214_171_648)])
+def test_parameters_without_biases_in_attention_at_the_vocabulary_of_the_text(name, count):
+    config = ROWS[name].config
+    config.attention_bias = False
+    assert count_parameters(config, 37_000) == count
+
+
+def test_the_printed_count_of_big_is_one_that_no_vocabulary_explains():
+    assert count_parameters(ROWS["big"].config, 40_960) == BIG
+    assert (round(BIG / 1e6), ROWS["big"].parameters) == (218, 213)
+    fitting = [v for v in range(30_000, 42_000, 100) if round((BIG - 1024 * (40_960 - v)) / 1e6) == 213]
+    base = [round((COUNTS["base"] - 512 * (40_960 - v)) / 1e6) for v in fitting]
+    assert fitting
+    assert 65 not in base
+
+
+def test_every_printed_count_is_tested():
+    assert {name for name, row in ROWS.items() if row.parameters} == {*COUNTS, "big"}

@@ -1,0 +1,108 @@
+import csv
+
+import matplotlib.figure
+import pytest
+
+from training.tables.layout import align
+from training.tables.records import Description, Measurement, describe, report_rows
+from training.tables.report import Ordering, compare_orderings, draw, tables, write_report
+from training.tables.rows import ROWS
+
+
+# The columns of table3.csv, which others may read.
+HEADER = (
+    "row,config_name,layers,d_model,d_ff,heads,d_k,d_v,positions,dropout,label_smoothing,max_steps,target_tokens,"
+    "vocab_size,parameters,parameters_with_40960_types,paper_parameters,flops_per_target_token,training_flops,"
+    "paper_training_flops,paper_perplexity,paper_bleu,perplexity,bleu,bleu_signature,sacrebleu,sacrebleu_signature,"
+    "decoding,sentences,trained_target_tokens,tokens_per_second,perplexity_minus_base,paper_perplexity_minus_base,"
+    "bleu_minus_base,paper_bleu_minus_base"
+)
+
+
+@pytest.fixture
+def runs(finished_row, planned_run):
+    return [finished_row("base", 5.0, 20.0, 31.0), finished_row("A-h1", 5.5, 18.5, 33.0), planned_run("A-h4")]
+
+
+@pytest.fixture
+def described(runs) -> list[Description]:
+    return [describe(ROWS[run.name], 1.0, run) for run in runs]
+
+
+def test_the_csv_has_every_figure_and_leaves_empty_what_is_not_finished(described, runs, tmp_path):
+    write_report(described, runs, tmp_path / "table", "the command")
+    with (tmp_path / "table" / "table3.csv").open() as file:
+        reader = csv.DictReader(file)
+        base, one, four = reader
+    assert ",".join(reader.fieldnames) == HEADER
+    wanted = {"perplexity": "5.5", "perplexity_minus_base": "0.5", "paper_perplexity_minus_base": "0.37"}
+    wanted |= {"bleu": "18.5", "bleu_minus_base": "-1.5", "paper_bleu_minus_base": "-0.9", "sacrebleu": "33.0"}
+    wanted |= {"paper_perplexity": "5.29", "paper_bleu": "24.9", "tokens_per_second": "50.0", "heads": "1"}
+    assert wanted.items() <= one.items()
+    assert (base["perplexity_minus_base"], four["perplexity"], four["perplexity_minus_base"]) == ("0.0", "", "")
+
+
+def test_the_markdown_names_the_command_the_conditions_and_the_figures(described, runs, tmp_path):
+    write_report(described, runs, tmp_path, "the command")
+    text = (tmp_path / "table3.md").read_text()
+    assert text.startswith("# Table 3\n\n`the command`\n\n2 of 3 rows are finished.\n\nData: grammar")
+    assert "en to de; validation of 5 sentences. About 25,000 target tokens an update, vocabulary 37,000" in text
+    assert "a machine; bf16, torch 2, today." in text
+    assert "BLEU is `the paper's`, beam 4, no checkpoints averaged" in text
+    assert "| PPL | PPL (paper) | PPL - base | PPL - base (paper) | BLEU | BLEU (paper) | BLEU - base |" in text
+    assert "| 5.50 | 5.29 | +0.50 | +0.37 | 18.5 | 24.9 | -1.5 | -0.9 | 50 |" in text
+    assert "| heads (A) | BLEU | 1 of 1 |  |" in text
+
+
+def test_a_report_without_a_finished_run_has_the_papers_figures(described, runs, tmp_path):
+    write_report(described[2:], runs[2:], tmp_path, "the command")
+    text = (tmp_path / "table3.md").read_text()
+    assert "0 of 1 rows are finished.\n\n| row | N |" in text
+    assert "| A-h4 | 0.1 | 10 |" in text
+    assert "PPL - base |" not in text
+
+
+def test_tables_leave_out_columns_that_are_empty():
+    rows = [{"row": "base", "heads": 8, "paper_parameters": None, "max_steps": 5}]
+    assert tables(rows, align) == "row   h\nbase  8\n\nrow   updates\nbase        5"
+
+
+def test_the_picture_has_the_paper_above_and_ours_below(described, runs, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, path, **options: figures.append(figure))
+    draw(report_rows(described, runs[:2]), tmp_path / "table3.png")
+    perplexity, bleu = figures[0].axes
+    assert [label.get_text() for label in perplexity.get_yticklabels()] == ["A-h1"]
+    assert [bar.get_width() for bar in perplexity.patches] == [0.37, 0.5]
+    assert [bar.get_width() for bar in bleu.patches] == [-0.9, -1.5]
+    assert [text.get_text() for text in perplexity.get_legend().get_texts()] == ["paper", "here"]
+    assert "perplexity, difference to base (lower is better)" in perplexity.get_xlabel()
+    assert "BLEU, difference to base (higher is better)" in bleu.get_xlabel()
+
+
+def test_orderings_are_held_against_the_papers():
+    def answer(one: float, four: float) -> Ordering:
+        figures = {"base": (5.0, 20.0), "A-h1": (one, 19.0), "A-h4": (four, 19.5)}
+        found = compare_orderings({name: measurement(*pair) for name, pair in figures.items()})
+        return {(ordering.series, ordering.measure): ordering for ordering in found}["heads (A)", "perplexity"]
+
+    assert answer(one=5.4, four=5.2) == Ordering("heads (A)", "perplexity", 3, [])
+    assert answer(one=5.2, four=5.4) == Ordering("heads (A)", "perplexity", 2, ["A-h4 before A-h1"])
+    assert answer(one=5.0, four=5.4).agreeing == 1  # equal is not ordered
+
+
+def test_lower_is_better_for_perplexity_and_higher_for_bleu():
+    found = compare_orderings({"base": measurement(5.0, 20.0), "big": measurement(4.0, 21.0)})
+    assert found == [Ordering("base and big", "perplexity", 1, []), Ordering("base and big", "bleu", 1, [])]
+    found = compare_orderings({"base": measurement(4.0, 21.0), "big": measurement(5.0, 20.0)})
+    wrong = ["big before base"]
+    assert found == [Ordering("base and big", "perplexity", 0, wrong), Ordering("base and big", "bleu", 0, wrong)]
+
+
+def test_rows_that_the_paper_prints_as_equal_are_not_compared():
+    found = compare_orderings({"base": measurement(5.0, 20.0), "E-learned": measurement(4.0, 21.0)})
+    assert found == [Ordering("positions (E)", "bleu", 0, ["base before E-learned"])]
+
+
+def measurement(perplexity: float, bleu: float) -> Measurement:
+    return Measurement(perplexity, bleu, "x", 100 - bleu, "y", "beam 4", 5, 100, 50.0)

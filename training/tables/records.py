@@ -1,0 +1,168 @@
+"""What is known of a row of Table 3: what it is, what its run measured, how far it is from base.
+
+The names of the fields are the keys of ``table3.py --list --json`` and the columns of ``table3.csv``.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
+from training.tables.rows import ROWS, Row, scale_config
+from training.tables.sweep import Run, read_metrics
+
+
+PAPERS_VOCABULARY = 40_960
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a row is and costs, and the paper's figures for it.
+
+    `target_tokens` are those of the whole training. `paper_parameters` and `paper_training_flops` are None where the
+    paper prints none, `parameters_with_40960_types` where the model is scaled.
+    """
+
+    row: str
+    config_name: str
+    layers: int
+    d_model: int
+    d_ff: int
+    heads: int
+    d_k: int
+    d_v: int
+    positions: str
+    dropout: float
+    label_smoothing: float
+    max_steps: int
+    target_tokens: int
+    vocab_size: int
+    parameters: int
+    parameters_with_40960_types: int | None
+    paper_parameters: int | None
+    flops_per_target_token: float
+    training_flops: float
+    paper_training_flops: float | None
+    paper_perplexity: float
+    paper_bleu: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a finished run measured on its validation split, and the median of its training speed."""
+
+    perplexity: float
+    bleu: float
+    bleu_signature: str
+    sacrebleu: float
+    sacrebleu_signature: str
+    decoding: str
+    sentences: int
+    trained_target_tokens: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How far a row is from base: here, None unless both are finished, and in the paper."""
+
+    perplexity_minus_base: float | None
+    paper_perplexity_minus_base: float
+    bleu_minus_base: float | None
+    paper_bleu_minus_base: float
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """A row of the report; `measurement` is None until its run has finished."""
+
+    description: Description
+    measurement: Measurement | None
+    differences: Differences
+
+    @property
+    def name(self) -> str:
+        """The row's name in Table 3."""
+        return self.description.row
+
+    def record(self) -> dict[str, Any]:
+        """Return its columns in their order, without those that were not measured."""
+        measured = {} if self.measurement is None else asdict(self.measurement)
+        return asdict(self.description) | measured | asdict(self.differences)
+
+
+def describe(row: Row, scale: float, run: Run) -> Description:
+    """Say what a row is and costs, and what the paper reports for it, in numbers."""
+    settings = run.settings
+    config = scale_config(row.config, scale)
+    config.vocab_size = settings.vocab_size
+    key_width = config.head_dim or config.d_model // config.encoder_attention_heads
+    target_tokens = settings.max_steps * settings.max_tokens_per_batch
+    flops = flops_per_target_token(config)
+    return Description(
+        row=row.name,
+        config_name=row.config_name,
+        layers=config.encoder_layers,
+        d_model=config.d_model,
+        d_ff=config.encoder_ffn_dim,
+        heads=config.encoder_attention_heads,
+        d_k=key_width,
+        d_v=config.v_head_dim or key_width,
+        positions=config.position_embedding_type,
+        dropout=config.dropout,
+        label_smoothing=settings.label_smoothing,
+        max_steps=settings.max_steps,
+        target_tokens=target_tokens,
+        vocab_size=config.vocab_size,
+        parameters=count_parameters(config),
+        parameters_with_40960_types=count_parameters(config, PAPERS_VOCABULARY) if scale == 1 else None,
+        paper_parameters=None if row.parameters is None else row.parameters * 10**6,
+        flops_per_target_token=flops,
+        training_flops=flops * target_tokens,
+        paper_training_flops=None if row.hours is None else papers_training_flops(row.hours),
+        paper_perplexity=row.perplexity,
+        paper_bleu=row.bleu,
+    )
+
+
+def measure(run: Run) -> Measurement:
+    """Return what a finished run measured on its validation split."""
+    metrics = read_metrics(run.directory)
+    final = [row for row in metrics if row.get("split") == "validation"][-1]
+    logged = [row for row in metrics if "target_tokens_per_second" in row]
+    return Measurement(
+        perplexity=final["perplexity"],
+        # The paper's protocol where its tokenizer knows the language.
+        bleu=round(final["sacrebleu"] if final["paper_bleu"] is None else final["paper_bleu"], 2),
+        bleu_signature=final["paper_bleu_signature"] or final["sacrebleu_signature"],
+        sacrebleu=final["sacrebleu"],
+        sacrebleu_signature=final["sacrebleu_signature"],
+        decoding=final["decoding"],
+        sentences=final["sentences"],
+        trained_target_tokens=sum(row["target_tokens"] for row in logged),
+        tokens_per_second=statistics.median(row["target_tokens_per_second"] for row in logged),
+    )
+
+
+def report_rows(described: Sequence[Description], finished: Sequence[Run]) -> list[ReportRow]:
+    """Add to each row what its run measured, if it has finished, and how far it is from base."""
+    measured = {run.name: measure(run) for run in finished}
+    base = measured.get("base")
+    return [
+        ReportRow(row, measured.get(row.row), differences(row.row, measured.get(row.row), base)) for row in described
+    ]
+
+
+def differences(name: str, measurement: Measurement | None, base: Measurement | None) -> Differences:
+    """Return how far a row is from base, and how far the paper's row is from the paper's base."""
+    perplexity = bleu = None
+    if measurement is not None and base is not None:
+        perplexity = round(measurement.perplexity - base.perplexity, 3)
+        bleu = round(measurement.bleu - base.bleu, 3)
+    return Differences(
+        perplexity_minus_base=perplexity,
+        paper_perplexity_minus_base=round(ROWS[name].perplexity - ROWS["base"].perplexity, 2),
+        bleu_minus_base=bleu,
+        paper_bleu_minus_base=round(ROWS[name].bleu - ROWS["base"].bleu, 2),
+    )
