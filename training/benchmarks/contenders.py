@@ -1,7 +1,7 @@
 """One turn of one contender of ``benchmark.py train``, in a process of its own: MarianMT, or our loader alone.
 
-Its argument is JSON, as `training.Task` makes it. It prints, as its last line, JSON with the contender's `rate`
-and, on a GPU, its `peak_bytes`.
+Its argument is a `records.Turn` as JSON. It prints, as its last line, JSON with the contender's `rate` and, on a GPU,
+its `peak_bytes`; on a CPU, the process that started it measures these.
 """
 
 import json
@@ -20,6 +20,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
+from training.benchmarks.records import Turn
 from training.data.batch_plan import Batch
 from training.data.loader import load_updates, plan_updates
 from training.data.preparation import lengths, prepare
@@ -30,72 +31,78 @@ from vaswani.errors import UserError
 
 
 class Meter:
-    """Counts the target tokens of a turn, but for its warm-up, and says when it is over.
+    """Counts the target tokens of a turn, except for those of its warm-up, and says when the turn is over.
 
     Parameters
     ----------
-    spec : dict
-        `tokens` to count, after a third as many for warm-up, and the `seconds` that either may take at most.
+    turn : Turn
     """
 
-    def __init__(self, spec: dict[str, Any]):
-        self.limits = [(spec["tokens"] / 3, spec["seconds"]), (spec["tokens"], spec["seconds"])]
-        self.on_gpu = spec["device"] == "cuda"
+    def __init__(self, turn: Turn):
+        self.turn = turn
         self.updates = 0
-        self.pending: torch.Tensor | int = 0
-        self.started, self.tokens, self.rate = time.perf_counter(), 0, 0.0
+        self.pending: torch.Tensor | int = 0  # target tokens that are not counted yet
+        self.is_warm = False
+        self.rate = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Count anew from now."""
+        self.started, self.tokens = time.perf_counter(), 0
 
     def is_over(self, labels: torch.Tensor) -> bool:
         """Count an update's `labels`; return whether that was the last one."""
         self.updates += 1
         self.pending = self.pending + (labels != -100).sum()
-        if self.on_gpu and self.updates % 10:  # to ask the GPU is to wait for it
+        if self.turn.device == "cuda" and self.updates % 10:  # to ask the GPU is to wait for it
             return False
-        synchronize(self.on_gpu)
+        synchronize(self.turn.device)
         self.tokens, self.pending = self.tokens + int(self.pending), 0
         seconds = time.perf_counter() - self.started
-        tokens, limit = self.limits[0]
-        if self.tokens < tokens and seconds < limit:
+        wanted = self.turn.tokens if self.is_warm else self.turn.tokens / 3
+        if self.tokens < wanted and seconds < self.turn.seconds:
             return False
-        self.limits.pop(0)
-        self.rate = self.tokens / seconds
-        self.started, self.tokens = time.perf_counter(), 0
-        return not self.limits
+        if self.is_warm:
+            self.rate = self.tokens / seconds
+            return True
+        self.is_warm = True
+        self.restart()
+        return False
 
 
-def multiply(spec: dict[str, Any]) -> float:
+def multiply(turn: Turn) -> float:
     """Return the best FLOP/s of a large matrix product."""
-    on_gpu = spec["device"] == "cuda"
-    size = 8192 if on_gpu else 2048
-    dtype = torch.bfloat16 if spec["precision"] == "bf16" else torch.float32
-    left, right = (torch.randn(size, size, device=spec["device"]).to(dtype) for _ in range(2))
+    size = 8192 if turn.device == "cuda" else 2048
+    dtype = torch.bfloat16 if turn.precision == "bf16" else torch.float32
+    left = torch.randn(size, size, device=turn.device).to(dtype)
+    right = torch.randn(size, size, device=turn.device).to(dtype)
     best = float("inf")
     for _ in range(20):
-        synchronize(on_gpu)
+        synchronize(turn.device)
         started = time.perf_counter()
         torch.matmul(left, right)
-        synchronize(on_gpu)
+        synchronize(turn.device)
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best
 
 
-def synchronize(on_gpu: bool) -> None:
+def synchronize(device: str) -> None:
     """Wait until the GPU has done what it was given."""
-    if on_gpu:
+    if device == "cuda":
         torch.cuda.synchronize()
 
 
-def load(spec: dict[str, Any]) -> float:
+def load(turn: Turn) -> float:
     """Return the rate at which our batches are read and laid out, with no model to train."""
-    return rate_of(spec, our_batches(spec), lambda batch: batch.labels)
+    return rate_of(turn, our_batches(turn), lambda batch: batch.labels)
 
 
-def train_as_the_example_does(spec: dict[str, Any]) -> float:
-    """Train as transformers' run_translation_no_trainer.py does: random order, so many sentences, AdamW, float32."""
-    model = marian(spec)
+def train_as_the_example_does(turn: Turn) -> float:
+    """Train as transformers' run_translation_no_trainer.py does: random order, fixed batch size, AdamW, float32."""
+    model = marian(turn)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
-    rows, collator = rows_and_collator(spec, model)
-    loader = DataLoader(rows, spec["sentences"], shuffle=True, collate_fn=collator)
+    rows, collator = rows_and_collator(turn, model)
+    loader = DataLoader(rows, turn.sentences, shuffle=True, collate_fn=collator)
 
     def update(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         model(**batch).loss.backward()
@@ -103,11 +110,17 @@ def train_as_the_example_does(spec: dict[str, Any]) -> float:
         optimizer.zero_grad()
         return batch["labels"]
 
-    return rate_of(spec, (batch for _ in iter(int, 1) for batch in loader), update)
+    return rate_of(turn, endlessly(loader), update)
 
 
-def train_with_the_trainer(spec: dict[str, Any]) -> float:
-    """Train with transformers' Seq2SeqTrainer: random order, so many sentences, its own optimizer, bfloat16."""
+def endlessly(loader: DataLoader) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield batches, epoch after epoch, each in a random order of its own."""
+    while True:
+        yield from loader
+
+
+def train_with_the_trainer(turn: Turn) -> float:
+    """Train with transformers' Seq2SeqTrainer: random order, fixed batch size, its own optimizer, bfloat16."""
 
     class MeteredTrainer(Seq2SeqTrainer):
         def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
@@ -116,11 +129,11 @@ def train_with_the_trainer(spec: dict[str, Any]) -> float:
                 self.control.should_training_stop = True
             return loss
 
-    meter, model = Meter(spec), marian(spec)
-    rows, collator = rows_and_collator(spec, model)
+    meter, model = Meter(turn), marian(turn)
+    rows, collator = rows_and_collator(turn, model)
     arguments = Seq2SeqTrainingArguments(
-        output_dir=spec["folder"],
-        per_device_train_batch_size=spec["sentences"],
+        output_dir=turn.folder,
+        per_device_train_batch_size=turn.sentences,
         max_steps=1_000_000,
         bf16=True,
         dataloader_num_workers=2,
@@ -133,53 +146,53 @@ def train_with_the_trainer(spec: dict[str, Any]) -> float:
     return meter.rate
 
 
-def train_on_our_batches(spec: dict[str, Any]) -> float:
+def train_on_our_batches(turn: Turn) -> float:
     """Train on the batches of our own loop, with its optimizer and its precision."""
-    model = marian(spec)
+    model = marian(turn)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def update(batch: Batch) -> torch.Tensor:
-        input_ids, attention_mask, labels = (tensor.to(spec["device"], non_blocking=True) for tensor in batch)
-        with torch.autocast(spec["device"], torch.bfloat16, enabled=spec["precision"] == "bf16"):
+        input_ids, attention_mask, labels = (tensor.to(turn.device, non_blocking=True) for tensor in batch)
+        with torch.autocast(turn.device, torch.bfloat16, enabled=turn.precision == "bf16"):
             loss = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return labels
 
-    return rate_of(spec, our_batches(spec), update)
+    return rate_of(turn, our_batches(turn), update)
 
 
-def rate_of(spec: dict[str, Any], batches: Iterable[Any], update: Callable[[Any], torch.Tensor]) -> float:
+def rate_of(turn: Turn, batches: Iterable[Any], update: Callable[[Any], torch.Tensor]) -> float:
     """Return target tokens a second of `update`, which returns the labels of its batch."""
-    meter = Meter(spec)
+    meter = Meter(turn)
     for batch in batches:
         if meter.is_over(update(batch)):
             break
     return meter.rate
 
 
-def our_batches(spec: dict[str, Any]) -> Iterator[Batch]:
+def our_batches(turn: Turn) -> Iterator[Batch]:
     """Yield what our training loop reads, as it reads it."""
-    settings = parse_settings(spec["flags"])
+    settings = parse_settings(turn.flags)
     prepared = prepare(settings)
     rows = prepared.encoded["train"]
     updates = plan_updates(lengths(rows), settings, process_index=0, num_processes=1)
-    workers = 2 if spec["device"] == "cuda" else 0
+    workers = 2 if turn.device == "cuda" else 0
     for update in load_updates(updates, rows, prepared.tokenizer.pad_token_id, workers):
         yield from update.batches
 
 
-def rows_and_collator(spec: dict[str, Any], model: MarianMTModel) -> tuple[Any, DataCollatorForSeq2Seq]:
+def rows_and_collator(turn: Turn, model: MarianMTModel) -> tuple[Any, DataCollatorForSeq2Seq]:
     """Return the same pairs as transformers' examples read and pad them."""
-    prepared = prepare(parse_settings(spec["flags"]))
+    prepared = prepare(parse_settings(turn.flags))
     rows = prepared.encoded["train"].select_columns(["input_ids", "labels"])
     return rows, DataCollatorForSeq2Seq(prepared.tokenizer, model=model, label_pad_token_id=-100)
 
 
-def marian(spec: dict[str, Any]) -> MarianMTModel:
-    """Return a fresh MarianMT of our architecture; its attention is transformers' default, unless `spec` has one."""
-    ours = load_config(parse_settings(spec["flags"]))
+def marian(turn: Turn) -> MarianMTModel:
+    """Return a fresh MarianMT of our architecture."""
+    ours = load_config(parse_settings(turn.flags))
     names = ["vocab_size", "d_model", "dropout", "attention_dropout", "activation_dropout", "pad_token_id"]
     names += ["eos_token_id", "decoder_start_token_id"]
     names += [f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads")]
@@ -191,8 +204,8 @@ def marian(spec: dict[str, Any]) -> MarianMTModel:
         forced_eos_token_id=ours.eos_token_id,
     )
     torch.manual_seed(2017)
-    model = MarianMTModel._from_config(config, attn_implementation=spec.get("attention", "sdpa"))
-    return model.train().to(spec["device"])
+    model = MarianMTModel._from_config(config, attn_implementation=turn.attention)
+    return model.train().to(turn.device)
 
 
 CONTENDERS = {
@@ -204,18 +217,18 @@ CONTENDERS = {
 }
 
 
-def main(spec: dict[str, Any]) -> None:
-    """Take the turn that `spec` describes."""
-    if spec["device"] == "cpu":
+def main(turn: Turn) -> None:
+    """Take a turn, and print what it measured."""
+    if turn.device == "cpu":
         torch.set_num_threads(usable_cores())
-    result = {"rate": CONTENDERS[spec["contender"]](spec)}
-    if spec["device"] == "cuda":
+    result = {"rate": CONTENDERS[turn.contender](turn)}
+    if turn.device == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
     try:
-        main(json.loads(sys.argv[1]))
+        main(Turn(**json.loads(sys.argv[1])))
     except UserError as error:
         sys.exit(f"error: {error}")

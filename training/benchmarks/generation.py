@@ -1,15 +1,15 @@
 """Translation speed: `generate()` against MarianMT of the same weights, and against CTranslate2, in turns.
 
-All translate the same sentences to so many tokens each, no more and no less, so that a token is the same work for all.
-A figure counts the tokens of the translations, and the time of all that turns source ids into target ids.
+Every translation has the same number of tokens, so that a token is the same work for all. A rate counts the tokens of
+the translations, and the time from source ids to target ids.
 """
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
+from training.benchmarks.records import GenerationRow, Rates, as_record
 from training.machine import usable_cores
 from training.settings import TrainingSettings
 from training.trainer.model import load_config
@@ -27,8 +28,18 @@ from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.models.modeling_vaswani import sinusoids
 
 
-Contender = tuple[str, int, str, Callable[[], None]]  # its name, its beams, its precision, a run
+OURS = "ours"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model or library that translates the batch once: with `beams` hypotheses (1: greedy), in some precision."""
+
+    name: str
+    beams: int
+    precision: str
+    translate: Callable[[], None]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let all contenders take their turns and return a row for each; ours is compared with all of its beams."""
+    """Let all contenders take their turns, and return a row for each."""
     if options.device == "cpu":
         torch.set_num_threads(usable_cores())
     config = load_config(TrainingSettings(config_name=options.model_config))
@@ -54,31 +65,32 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         contenders, missing = enter(config, options, Path(folder))
         seconds: list[list[float]] = [[] for _ in contenders]
         for turn in range(options.turns + 1):
-            for (*_, translate), taken in zip(contenders, seconds, strict=True):
-                taken.append(time_of(translate, options.device))
+            for contender, taken in zip(contenders, seconds, strict=True):
+                taken.append(time_of(contender.translate, options.device))
             print(f"turn {turn}/{options.turns}", file=sys.stderr, flush=True)
     tokens = options.batch_sentences * options.new_tokens
-    rates = [[tokens / each for each in taken[1:]] for taken in seconds]
+    rates = [Rates.of([tokens / each for each in taken[1:]]) for taken in seconds]  # the first turn is warm-up
+    return [as_record(row) for row in compare(contenders, rates) + missing]
+
+
+def compare(contenders: Sequence[Contender], rates: Sequence[Rates]) -> list[GenerationRow]:
+    """Return a row for each contender; ours in bf16, with as many beams, is what it is compared with."""
+    measured = list(zip(contenders, rates, strict=True))
     ours = {
-        beams: statistics.median(rate)
-        for (name, beams, precision, _), rate in zip(contenders, rates, strict=True)
-        if (name, precision) == ("ours", "bf16")
+        contender.beams: rate.median
+        for contender, rate in measured
+        if (contender.name, contender.precision) == (OURS, "bf16")
     }
-    rows = []
-    for (name, beams, precision, _), rate in zip(contenders, rates, strict=True):
-        median = statistics.median(rate)
-        rows.append(
-            {
-                "what": f"{name}, target tokens/s",
-                "search": f"beam {beams}" if beams > 1 else "greedy",
-                "precision": precision,
-                "median": median,
-                "lowest": min(rate),
-                "highest": max(rate),
-                "ours in bf16 is times": ours[beams] / median,
-            }
+    return [
+        GenerationRow(
+            what=f"{contender.name}, target tokens/s",
+            search=f"beam {contender.beams}" if contender.beams > 1 else "greedy",
+            precision=contender.precision,
+            **asdict(rate),
+            ours_is_times=ours[contender.beams] / rate.median,
         )
-    return rows + missing
+        for contender, rate in measured
+    ]
 
 
 def time_of(translate: Callable[[], None], device: str) -> float:
@@ -92,7 +104,7 @@ def time_of(translate: Callable[[], None], device: str) -> float:
 
 def enter(
     config: VaswaniConfig, options: argparse.Namespace, folder: Path
-) -> tuple[list[Contender], list[dict[str, Any]]]:
+) -> tuple[list[Contender], list[GenerationRow]]:
     """Return all contenders, and rows that say which are missing."""
     torch.manual_seed(2017)
     ours = VaswaniForConditionalGeneration(config).eval()
@@ -113,18 +125,18 @@ def enter(
     for precision, dtype in DTYPES.items():
         mine, theirs = (copy_of(model, dtype, options.device) for model in (ours, marian))
         for beams in (1, options.beams):
-            contenders.append(("ours", beams, precision, by(mine, num_beams=beams, length_penalty_alpha=0.6)))
-            contenders.append(("MarianMT", beams, precision, by(theirs, num_beams=beams)))
+            contenders.append(Contender(OURS, beams, precision, by(mine, num_beams=beams, length_penalty_alpha=0.6)))
+            contenders.append(Contender("MarianMT", beams, precision, by(theirs, num_beams=beams)))
         stock = by(mine, num_beams=options.beams, length_penalty_alpha=None)
-        contenders.append(("our model, transformers' beam", options.beams, precision, stock))
+        contenders.append(Contender("our model, transformers' beam", options.beams, precision, stock))
     if find_spec("ctranslate2") is None:
-        return contenders, [{"what": "CTranslate2: not installed (pip install ctranslate2)"}]
+        return contenders, [GenerationRow("CTranslate2: not installed (pip install ctranslate2)")]
     sources = [[f"w{token}" for token in row[: int(length)]] for row, length in zip(ids, lengths, strict=True)]
     return contenders + ctranslate2(marian, sources, options, folder), []
 
 
 def check(translations: Any, options: argparse.Namespace) -> None:
-    """Make sure that the work was done."""
+    """Make sure that the work was done: every sentence, to its full length."""
     assert len(translations) == options.batch_sentences
     assert all(len(translation) == options.new_tokens for translation in translations)
 
@@ -190,5 +202,5 @@ def ctranslate2(
                 )
                 check([result.hypotheses[0] for result in results], options)
 
-            contenders.append(("CTranslate2", beams, precision, translate))
+            contenders.append(Contender("CTranslate2", beams, precision, translate))
     return contenders

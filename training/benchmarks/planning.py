@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from training.benchmarks.processes import run_and_watch
+from training.benchmarks.records import GIGA, PlanningRow, as_record
 from training.data.batch_plan import cut, padded_tokens, plan_epoch
-
-
-GIGA = 1e9
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,34 +26,39 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     for pairs in options.pairs:
         for groups in options.groups:
             output, peak_bytes = run_and_watch([sys.executable, "-m", __name__, str(pairs), str(groups)])
-            rows.append(json.loads(output) | {"peak memory, GB": peak_bytes / GIGA})
-    return rows
+            rows.append(PlanningRow(**json.loads(output), peak_memory=peak_bytes / GIGA))
+    return [as_record(row) for row in rows]
 
 
 def simulate_lengths(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw (count,) source and target lengths spread as those of WMT14's sentences, in tokens with ``</s>``."""
     generator = np.random.default_rng(2017)
-    source, ratio = (
-        np.exp(mean + sigma * generator.standard_normal(count, dtype=np.float32))
-        for mean, sigma in ((3.2, 0.6), (0.0, 0.2))
-    )
+    source = np.exp(3.2 + 0.6 * generator.standard_normal(count, dtype=np.float32))
+    ratio = np.exp(0.2 * generator.standard_normal(count, dtype=np.float32))
     return source.clip(2, 256).astype(np.int32), (source * ratio).clip(2, 256).astype(np.int32)
 
 
 def measure(count: int, length_groups: int) -> dict[str, Any]:
-    """Plan an epoch at the paper's budget, and cut some of its updates as one device does."""
+    """Plan an epoch at the paper's budget, and cut up to 500 of its updates into micro-batches, as one device does.
+
+    Returns
+    -------
+    dict
+        The fields of `PlanningRow`, except for the memory.
+    """
     lengths = simulate_lengths(count)
     before = time.perf_counter()
     plan = plan_epoch(*lengths, max_tokens=25_000, seed=2017, epoch=0, length_groups=length_groups)
     seconds = time.perf_counter() - before
     batches = [batch for index in range(min(500, len(plan))) for batch in cut(plan[index], *lengths, 8192)]
     real = sum(side[batch].sum() for batch in batches for side in lengths)
+    padded = sum(padded_tokens(batch, *lengths).sum() for batch in batches)
     return {
         "pairs": f"{count:,}",
         "length_groups": length_groups,
         "updates": f"{len(plan):,}",
         "seconds": seconds,
-        "real tokens, %": 100 * float(real / sum(padded_tokens(batch, *lengths).sum() for batch in batches)),
+        "real_tokens": 100 * float(real / padded),
     }
 
 

@@ -6,16 +6,18 @@ what else the machine does meets all of them.
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from training.benchmarks.processes import run_and_watch
+from training.benchmarks.records import GIGA, Rates, TrainingRow, Turn, TurnResult, as_record
 from training.settings import ROOT, parse_settings
 from training.tables.cost import flops_per_target_token
 from training.trainer.model import load_config
@@ -35,7 +37,6 @@ SMALL = {"model_type": "vaswani", "vocab_size": 8000, "d_model": 256} | {
     for part, value in {"layers": 3, "ffn_dim": 1024, "attention_heads": 4}.items()
 }
 OURS = "ours"
-GIGA = 1e9
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -63,59 +64,99 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         If the data is absent, or a measurement fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        task = Task.describe(options, Path(folder))
-        peaks = {precision: task.measure("gemm", precision)["rate"] for precision in ("fp32", "bf16")}
-        contenders = task.contenders()
-        turns: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+        workload = Workload.of(options, Path(folder))
+        peaks = {precision: workload.measure("gemm", precision).rate for precision in ("fp32", "bf16")}
+        contenders = workload.contenders()
+        turns: dict[str, list[TurnResult]] = {contender.name: [] for contender in contenders}
         for number in range(1, options.rounds + 1):
-            for name, (_, take_turn) in contenders.items():
-                turns[name].append(take_turn())
-                say(f"round {number}/{options.rounds}: {name}: {turns[name][-1]['rate']:,.0f} target tokens/s")
-    flops = flops_per_target_token(task.config)
-    ours = statistics.median(turn["rate"] for turn in turns[OURS])
-    rows = [
-        describe_turns(name, precision, turns[name], ours, flops / peaks[precision] if precision else None)
-        for name, (precision, _) in contenders.items()
-    ]
+            for contender in contenders:
+                result = contender.take_turn()
+                turns[contender.name].append(result)
+                say(f"round {number}/{options.rounds}: {contender.name}: {result.rate:,.0f} target tokens/s")
+    flops = flops_per_target_token(workload.config)
+    ours = statistics.median(turn.rate for turn in turns[OURS])
+    rows = [summarize(contender, turns[contender.name], ours, flops, peaks) for contender in contenders]
     for precision, peak in peaks.items():
-        rows.append({"what": "matrix product, GFLOP/s", "precision": precision, "median": peak / GIGA})
-    rows.append({"what": "floor of the model, GFLOP a target token", "median": flops / GIGA})
-    return rows
+        rows.append(TrainingRow("matrix product, GFLOP/s", precision=precision, median=peak / GIGA))
+    rows.append(TrainingRow("floor of the model, GFLOP a target token", median=flops / GIGA))
+    return [as_record(row) for row in rows]
 
 
-def describe_turns(
-    name: str, precision: str, turns: list[dict[str, Any]], ours: float, seconds_per_token: float | None
-) -> dict[str, Any]:
-    """Make a contender's row; `seconds_per_token` is what the machine would need at its measured peak."""
-    rates = [turn["rate"] for turn in turns]
-    median = statistics.median(rates)
-    row = {
-        "what": f"{name}, target tokens/s",
-        "precision": precision,
-        "median": median,
-        "lowest": min(rates),
-        "highest": max(rates),
-        "peak memory, GB": max(turn["peak_bytes"] for turn in turns) / GIGA,
-    }
-    if seconds_per_token is None:  # the loader has no model
-        return row | {"times ours": median / ours}
-    return row | {"ours is times": ours / median, "utilization": median * seconds_per_token}
+@dataclass(frozen=True)
+class Contender:
+    """A row of the table: its precision, "" for the loader, which has no model, and what takes its turns."""
+
+    name: str
+    precision: str
+    take_turn: Callable[[], TurnResult]
 
 
-@dataclass
-class Task:
-    """What every contender does: the flags of run.py for data and model, and how long a turn is."""
+def summarize(
+    contender: Contender, turns: Sequence[TurnResult], ours: float, flops: float, peaks: Mapping[str, float]
+) -> TrainingRow:
+    """Make a contender's row.
+
+    Parameters
+    ----------
+    contender : Contender
+    turns : sequence of TurnResult
+    ours : float
+        The median of our training loop, in target tokens a second.
+    flops : float
+        Operations for a target token.
+    peaks : mapping of str to float
+        FLOP/s that the machine reaches in each precision. Utilization is the share of it that a contender reaches.
+    """
+    rates = Rates.of([turn.rate for turn in turns])
+    has_model = bool(contender.precision)
+    return TrainingRow(
+        what=f"{contender.name}, target tokens/s",
+        precision=contender.precision,
+        **asdict(rates),
+        peak_memory=max(turn.peak_bytes for turn in turns) / GIGA,
+        times_ours=None if has_model else rates.median / ours,
+        ours_is_times=ours / rates.median if has_model else None,
+        utilization=rates.median * flops / peaks[contender.precision] if has_model else None,
+    )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The work that is the same for every contender: data, model, and how long a turn is.
+
+    Parameters
+    ----------
+    folder : Path
+        For what is written on the way.
+    device : str
+        "cpu" or "cuda".
+    config : VaswaniConfig
+    flags : list of str
+        The flags of run.py that name data and model.
+    torch_compile : str
+        "true" or "false": whether our loop compiles the model.
+    steps : int
+        Updates of our loop: four equal parts, of which the first is warm-up.
+    tokens : int
+        Target tokens that the other contenders measure.
+    seconds : float
+        After which a turn of theirs ends in any case.
+    sentences : int
+        In a batch of those contenders that count sentences.
+    """
 
     folder: Path
-    on_gpu: bool
+    device: str
     config: VaswaniConfig
     flags: list[str]
     torch_compile: str
     steps: int
-    spec: dict[str, Any]
+    tokens: int
+    seconds: float
+    sentences: int
 
     @classmethod
-    def describe(cls, options: argparse.Namespace, folder: Path) -> "Task":
+    def of(cls, options: argparse.Namespace, folder: Path) -> "Workload":
         """Fill in the defaults, and write config and data where the options name none."""
         on_gpu = options.device == "cuda"
         budget = options.max_tokens_per_batch or (25_000 if on_gpu else 1600)
@@ -130,62 +171,72 @@ class Task:
             flags += ["--attn_implementation=eager", "--max_source_length=64", "--max_target_length=64"]
         config = load_config(parse_settings(flags))
         flags += [f"--vocab_size={config.vocab_size}"]
-        spec = {
-            "device": options.device,
-            "tokens": tokens,
-            "seconds": options.seconds,
-            "folder": str(folder / "trainer"),
-            "sentences": options.sentences or (256 if on_gpu else 64),
-        }
-        # Of the four equal parts of a run, the first is warm-up.
-        return cls(folder, on_gpu, config, flags, options.torch_compile, -(-tokens // budget // 3) * 4, spec)
+        return cls(
+            folder=folder,
+            device=options.device,
+            config=config,
+            flags=flags,
+            torch_compile=options.torch_compile,
+            steps=4 * math.ceil(tokens / budget / 3),
+            tokens=tokens,
+            seconds=options.seconds,
+            sentences=options.sentences or (256 if on_gpu else 64),
+        )
 
-    def contenders(self) -> dict[str, tuple[str, Callable[[], dict[str, Any]]]]:
-        """Return precision and turn of every contender, in the order of the turns."""
-        ours: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
-            OURS: ("bf16", lambda: self.measure_ours("bf16")),
-        }
-        on_our_batches = ("bf16", lambda: self.measure("batched", "bf16"))
-        loader = ("", lambda: self.measure("loader", ""))
-        if self.on_gpu:
-            return ours | {
-                "MarianMT with Seq2SeqTrainer": ("bf16", lambda: self.measure("trainer", "bf16")),
-                "MarianMT on our batches": on_our_batches,
-                "our loader alone": loader,
-            }
-        return ours | {
-            "ours in float32": ("fp32", lambda: self.measure_ours("fp32")),
-            "MarianMT as HF's example": ("fp32", lambda: self.measure("example", "fp32")),
-            "MarianMT on our batches": on_our_batches,
-            # Not its default, but, as for us, what is faster on a processor.
-            "MarianMT on our batches, eager": ("bf16", lambda: self.measure("batched", "bf16", attention="eager")),
-            "our loader alone": loader,
-        }
+    def contenders(self) -> list[Contender]:
+        """Return every contender, in the order of the turns."""
+        ours = Contender(OURS, "bf16", lambda: self.measure_ours("bf16"))
+        on_our_batches = Contender("MarianMT on our batches", "bf16", lambda: self.measure("batched", "bf16"))
+        loader = Contender("our loader alone", "", lambda: self.measure("loader", ""))
+        if self.device == "cuda":
+            trainer = Contender("MarianMT with Seq2SeqTrainer", "bf16", lambda: self.measure("trainer", "bf16"))
+            return [ours, trainer, on_our_batches, loader]
+        return [
+            ours,
+            Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32")),
+            Contender("MarianMT as HF's example", "fp32", lambda: self.measure("example", "fp32")),
+            on_our_batches,
+            # Not MarianMT's default, but faster on a CPU, so ours uses it too.
+            Contender("MarianMT on our batches, eager", "bf16", lambda: self.measure("batched", "bf16", "eager")),
+            loader,
+        ]
 
-    def measure(self, contender: str, precision: str, **extra: str) -> dict[str, Any]:
-        """Let a contender of `contenders.py` take a turn; return its `rate` and its `peak_bytes`."""
-        spec = self.spec | {"contender": contender, "precision": precision, "flags": self.flags} | extra
-        output, peak_bytes = run_and_watch([sys.executable, "-m", CONTENDERS, json.dumps(spec)])
-        result = json.loads(output.splitlines()[-1])
-        return {"peak_bytes": peak_bytes} | result
+    def measure(self, contender: str, precision: str, attention: str = "sdpa") -> TurnResult:
+        """Let a contender of `contenders.py` take a turn."""
+        turn = Turn(
+            contender=contender,
+            precision=precision,
+            device=self.device,
+            flags=self.flags,
+            tokens=self.tokens,
+            seconds=self.seconds,
+            sentences=self.sentences,
+            folder=str(self.folder / "trainer"),
+            attention=attention,
+        )
+        output, peak_bytes = run_and_watch([sys.executable, "-m", CONTENDERS, json.dumps(asdict(turn))])
+        return TurnResult(**{"peak_bytes": peak_bytes} | json.loads(output.splitlines()[-1]))
 
-    def measure_ours(self, precision: str) -> dict[str, Any]:
-        """Train with the real run.py; return the `rate` that it logged after its warm-up, and its `peak_bytes`."""
+    def measure_ours(self, precision: str) -> TurnResult:
+        """Train with the real run.py; return the rate that it logged after its warm-up."""
         output_dir = self.folder / "run"
         flags = ["--overwrite_output_dir=true", f"--output_dir={output_dir}", "--eval_steps=0", "--save_steps=0"]
         flags += [f"--max_steps={self.steps}", f"--logging_steps={self.steps // 4}"]
         flags += [f"--mixed_precision={'bf16' if precision == 'bf16' else 'no'}"]
         flags += [f"--torch_compile={self.torch_compile}"]
-        program = ["-c", MEASURED_RUN, str(RUN)] if self.on_gpu else [str(RUN)]
+        on_gpu = self.device == "cuda"
+        program = ["-c", MEASURED_RUN, str(RUN)] if on_gpu else [str(RUN)]
         output, peak_bytes = run_and_watch([sys.executable, *program, *self.flags, *flags])
-        lines = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [row for row in map(json.loads, lines) if "target_tokens_per_second" in row][1:]
-        tokens = sum(row["target_tokens"] for row in rows)
-        seconds = sum(row["target_tokens"] / row["target_tokens_per_second"] for row in rows)
-        return {
-            "rate": tokens / seconds,
-            "peak_bytes": int(output.splitlines()[-1]) if self.on_gpu else peak_bytes,
-        }
+        return TurnResult(logged_rate(output_dir), int(output.splitlines()[-1]) if on_gpu else peak_bytes)
+
+
+def logged_rate(output_dir: Path) -> float:
+    """Return the target tokens a second that a run logged after its warm-up, which is the first row."""
+    lines = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if "target_tokens_per_second" in row][1:]
+    tokens = sum(row["target_tokens"] for row in rows)
+    seconds = sum(row["target_tokens"] / row["target_tokens_per_second"] for row in rows)
+    return tokens / seconds
 
 
 def data_flags(options: argparse.Namespace, folder: Path, on_gpu: bool) -> list[str]:

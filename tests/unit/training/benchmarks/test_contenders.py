@@ -1,0 +1,92 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from training.benchmarks import contenders
+from training.benchmarks.contenders import Meter, main, marian, rate_of
+from training.benchmarks.records import Turn
+from training.settings import ROOT
+
+
+FLAGS = ["--dataset_name=grammar", "--source_lang=en", "--target_lang=de", f"--config_name={ROOT}/hub_configs/demo"]
+TURN = Turn("loader", "fp32", "cpu", [*FLAGS, "--vocab_size=1500"], tokens=30, seconds=100.0, sentences=2, folder="")
+LABELS = torch.tensor([[5, 6, 0], [7, 0, -100]])  # five target tokens
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let every look at the clock be told by a test."""
+    now = [0.0]
+    monkeypatch.setattr(contenders.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_a_turn_warms_up_for_a_third_of_its_tokens_and_its_rate_is_of_the_rest(clock):
+    meter, answers = Meter(TURN), []
+    for seconds in [10.0] * 2 + [0.5] * 6:  # 10 tokens slowly, then 30 of them fast
+        clock[0] += seconds
+        answers.append(meter.is_over(LABELS))
+    assert answers == [False] * 7 + [True]
+    assert meter.rate == 30 / 3.0
+
+
+def test_a_turn_is_over_when_its_time_is(clock):
+    meter, answers = Meter(replace(TURN, tokens=10**9)), []
+    for _ in range(4):
+        clock[0] += 50.0
+        answers.append(meter.is_over(LABELS))
+    assert answers == [False, False, False, True]
+    assert meter.rate == 10 / 100.0
+
+
+def test_a_gpu_is_asked_at_every_tenth_update_only(clock, monkeypatch):
+    asked = []
+    monkeypatch.setattr(contenders.torch.cuda, "synchronize", lambda: asked.append(meter.updates))
+    meter = Meter(replace(TURN, device="cuda"))
+    while not meter.is_over(LABELS):
+        clock[0] += 1.0
+        assert meter.updates < 100
+    assert asked == [10, 20]
+
+
+def test_no_batch_is_trained_on_after_the_turn_is_over():
+    batches = iter([LABELS] * 20)
+    assert rate_of(TURN, batches, lambda labels: labels) > 0
+    assert len(list(batches)) == 20 - 2 - 6
+
+
+def test_a_loader_is_read_again_and_again():
+    batches = contenders.endlessly([1, 2])
+    assert [next(batches) for _ in range(5)] == [1, 2, 1, 2, 1]
+
+
+def test_marian_has_the_architecture_of_our_config():
+    model = marian(replace(TURN, attention="eager"))
+    config = model.config
+    assert (config.vocab_size, config.d_model, config.encoder_layers, config.decoder_layers) == (1500, 192, 2, 2)
+    assert (config.encoder_attention_heads, config.decoder_attention_heads) == (4, 4)
+    assert (config.encoder_ffn_dim, config.decoder_ffn_dim, config.dropout) == (512, 512, 0.0)
+    assert (config.activation_function, config.scale_embedding) == ("relu", True)
+    assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (1499, 0, 1499)
+    assert config._attn_implementation == "eager"
+    assert model.training
+
+
+@pytest.mark.parametrize("contender", sorted(contenders.CONTENDERS))
+def test_a_turn_is_taken_by_the_contender_that_it_names_and_told_as_json(contender, monkeypatch, capsys):
+    monkeypatch.setitem(contenders.CONTENDERS, contender, lambda turn: float(turn.tokens))
+    monkeypatch.setattr(contenders.torch, "set_num_threads", lambda count: None)
+    main(replace(TURN, contender=contender))
+    assert json.loads(capsys.readouterr().out) == {"rate": 30.0}
+
+
+def test_every_contender_is_under_its_own_name():
+    assert {
+        "gemm": contenders.multiply,
+        "loader": contenders.load,
+        "example": contenders.train_as_the_example_does,
+        "trainer": contenders.train_with_the_trainer,
+        "batched": contenders.train_on_our_batches,
+    } == contenders.CONTENDERS

@@ -1,0 +1,120 @@
+"""What benchmarks ask of a process of its own, what it measured, and the rows that are made of it."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one contender of ``benchmark.py train``, as it is handed to its process.
+
+    Parameters
+    ----------
+    contender : str
+        A key of `contenders.CONTENDERS`.
+    precision : str
+        "fp32", "bf16", or "" where there is no model.
+    device : str
+        "cpu" or "cuda".
+    flags : list of str
+        The flags of run.py that name data and model.
+    tokens : int
+        Target tokens to measure, after a third as many for warm-up.
+    seconds : float
+        That warm-up and measurement may take at most, each.
+    sentences : int
+        In a batch of those contenders that count sentences.
+    folder : str
+        Where the contender may write.
+    attention : str
+        MarianMT's `attn_implementation`.
+    """
+
+    contender: str
+    precision: str
+    device: str
+    flags: list[str]
+    tokens: int
+    seconds: float
+    sentences: int
+    folder: str
+    attention: str = "sdpa"
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """What a turn measured: target tokens a second (of "gemm": FLOP/s), and the most memory that it held."""
+
+    rate: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The median, lowest and highest rate of several turns."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, rates: Sequence[float]) -> "Rates":
+        """Summarize the rates of several turns."""
+        return cls(statistics.median(rates), min(rates), max(rates))
+
+
+def titled(title: str) -> Any:
+    """Declare a field of a row that may be absent, and that has another name in JSON and in the table."""
+    return dataclasses.field(default=None, metadata={"title": title})
+
+
+def as_record(row: Any) -> dict[str, Any]:
+    """Return a row as it stands in JSON and in the table: by the titles of its fields, without those that are None."""
+    titles = {field.name: field.metadata.get("title", field.name) for field in dataclasses.fields(row)}
+    return {titles[name]: value for name, value in vars(row).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """A row of ``benchmark.py train``: a contender's target tokens a second, or another figure."""
+
+    what: str
+    precision: str | None = None
+    median: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    peak_memory: float | None = titled("peak memory, GB")
+    times_ours: float | None = titled("times ours")
+    ours_is_times: float | None = titled("ours is times")
+    utilization: float | None = None
+
+
+@dataclass(frozen=True)
+class PlanningRow:
+    """A row of ``benchmark.py plan``."""
+
+    pairs: str
+    length_groups: int
+    updates: str
+    seconds: float
+    real_tokens: float | None = titled("real tokens, %")
+    peak_memory: float | None = titled("peak memory, GB")
+
+
+@dataclass(frozen=True)
+class GenerationRow:
+    """A row of ``benchmark.py generate``: a contender's target tokens a second, or why it is missing."""
+
+    what: str
+    search: str | None = None
+    precision: str | None = None
+    median: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    ours_is_times: float | None = titled("ours in bf16 is times")
