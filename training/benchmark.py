@@ -12,13 +12,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
 
 from training.benchmarks import generation, planning, training
-from training.machine import PACKAGES, describe_hardware
+from training.machine import PACKAGES, describe_hardware, installed_version
 from training.tables.layout import align
 from vaswani.errors import UserError
 
@@ -45,7 +44,7 @@ def main(arguments: list[str]) -> None:
         "command": " ".join(sys.argv),
         "date": time.strftime("%Y-%m-%d"),
         "hardware": describe_hardware(torch.device(options.device)),
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": {package: installed_version(package) for package in PACKAGES},
     }
     for name in names:
         rows = BENCHMARKS[name].run(options)

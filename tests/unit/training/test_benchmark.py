@@ -1,14 +1,8 @@
-import sys
-from pathlib import Path
+import json
 
 import pytest
 
 from training import benchmark
-from training.benchmarks import gpu, planning, processes
-from training.benchmarks import training as training_benchmark
-from training.data.batch_plan import plan_epoch
-from training.settings import parse_settings
-from vaswani.errors import UserError
 
 
 def test_a_table_is_aligned_and_leaves_out_what_a_row_lacks():
@@ -28,47 +22,36 @@ def test_without_a_name_the_flags_of_all_benchmarks_have_their_defaults():
         assert one.items() <= vars(everything).items()
 
 
-def test_ratios_are_those_of_the_medians():
-    turns = [{"rate": rate, "peak_bytes": 2e9} for rate in (1.0, 4.0, 2.0)]
-    row = training_benchmark.describe_turns("peer", "fp32", turns, ours=6.0, seconds_per_token=0.25)
-    assert (row["median"], row["lowest"], row["highest"]) == (2.0, 1.0, 4.0)
-    assert (row["ours is times"], row["utilization"], row["peak memory, GB"]) == (3.0, 0.5, 2.0)
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (99.996, "100.00"), (100.0, "100"), (-1234.5, "-1,234"), (0.0, "0.00"), (8, "8"), ("1,000", "1,000")],
+)
+def test_large_numbers_have_no_decimals(value, text):
+    assert benchmark.show(value) == text
 
 
-def test_a_measurement_that_fails_says_why():
-    with pytest.raises(UserError, match=r"a measurement failed: .*No module named 'nowhere'"):
-        processes.run_and_watch(["python3", "-c", "import nowhere"])
+def test_the_report_is_written_as_json_with_what_was_measured_on(tmp_path, monkeypatch, capsys):
+    fakes = {
+        name: benchmark.Benchmark(real.add_flags, lambda options, name=name: [{"what": name, "median": 1.0}])
+        for name, real in benchmark.BENCHMARKS.items()
+    }
+    monkeypatch.setattr(benchmark, "BENCHMARKS", fakes)
+    benchmark.main(["--device=cpu", "--json", str(tmp_path / "report.json")])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert list(report) == ["command", "date", "hardware", "versions", "plan", "train", "generate"]
+    assert report["train"] == [{"what": "train", "median": 1.0}]
+    assert {"torch", "transformers"} <= set(report["versions"])
+    assert report["hardware"].endswith(" cores")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("1.00")]
+    assert lines == [["plan", "1.00"], ["train", "1.00"], ["generate", "1.00"]]
+    benchmark.main(["train", "--device=cpu", "--json", str(tmp_path / "one.json")])
+    assert list(json.loads((tmp_path / "one.json").read_text()))[4:] == ["train"]
 
 
-def test_planning_is_measured_in_a_process_of_its_own():
-    (row,) = planning.run(benchmark.parse(["plan", "--pairs", "100000", "--groups", "1"]))
-    plan = plan_epoch(*planning.simulate_lengths(100_000), max_tokens=25_000, seed=2017, epoch=0)
-    assert row["updates"] == str(len(plan))
-    assert 90 < row["real tokens, %"] <= 100
-
-
-def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
-    parts = gpu.commands(tmp_path, Path("data"))
-    assert list(parts) == list(gpu.PARTS)
-    assert sum(gpu.PARTS.values()) < 9 * 60
-    for name in ("base", "big"):
-        options = benchmark.parse(parts[name][2:])
-        assert options.json == str(tmp_path / f"{name}.json")
-        assert options.config_name == f"{name}-en-de"
-    assert benchmark.parse(parts["generate"][2:]).json == str(tmp_path / "generate.json")
-    settings = parse_settings(parts["multi30k"][2:])
-    assert settings.torch_compile
-    assert settings.config_name == "multi30k-en-de"
-
-
-def test_a_part_that_takes_too_long_is_ended_and_what_it_said_is_kept(tmp_path):
-    with open(tmp_path / "log", "w") as log:
-        done = gpu.run_part([sys.executable, "-c", "print('whole')"], 60, log)
-        late = gpu.run_part([sys.executable, "-c", "import time; print('half', flush=True); time.sleep(60)"], 3, log)
-    assert (done["status"], late["status"]) == (0, -9)
-    assert late["seconds"] < 30
-    said = (tmp_path / "log").read_text().splitlines()
-    assert {"whole", "half"} <= set(said)
-    (tmp_path / "base.json").write_text('{"train": []}')
-    assert gpu.results(tmp_path, "base") == {"train": []}
-    assert gpu.results(tmp_path, "big") is None
+def test_a_package_that_is_not_installed_is_reported_as_such(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark, "PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setitem(
+        benchmark.BENCHMARKS, "plan", benchmark.BENCHMARKS["plan"]._replace(run=lambda options: [{"what": "x"}])
+    )
+    benchmark.main(["plan", "--device=cpu", "--json", str(tmp_path / "report.json")])
+    assert json.loads((tmp_path / "report.json").read_text())["versions"]["no-such-package"] == "not installed"
