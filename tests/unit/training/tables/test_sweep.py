@@ -1,5 +1,8 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from training.tables import sweep
 from training.tables.rows import ROWS
 from training.tables.sweep import Run, run_all
 from vaswani.errors import UserError
@@ -33,3 +36,36 @@ def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(tmp_
         run_all(runs, 2, lambda run: done.append(run.name))
     assert sorted(done) == ["A-h1", "base"]
     assert "config_name" in (tmp_path / "base.log").read_text()
+
+
+def test_progress_is_the_share_of_the_updates_that_are_logged(planned_run, finished_row):
+    run = planned_run("A-h1")
+    assert run.share_done() == 0.0
+    run.directory.mkdir()
+    (run.directory / "metrics.jsonl").write_text('{"step": 2}\n{"step": 4}\n{"step": 3}\n{"step": 9')
+    assert run.share_done() == 0.4  # of 10; the last line is torn
+    assert finished_row("base", 5.0, 20.0, 30.0).share_done() == 1.0
+
+
+def test_the_costliest_runs_go_first_where_several_share_the_machine(planned_run, monkeypatch):
+    order, runs = [], [planned_run(name) for name in ("A-h1", "big", "base")]
+    for run, cost in zip(runs, (2.0, 9.0, 5.0), strict=True):
+        run.cost = cost
+    monkeypatch.setattr(Run, "go", lambda run, environment: order.append(run.name))
+    monkeypatch.setattr(sweep, "place", lambda number, jobs: {})
+    run_all(runs, 1, lambda run: None)
+    assert order == ["A-h1", "big", "base"]
+    order.clear()
+    monkeypatch.setattr(sweep, "ThreadPoolExecutor", lambda jobs: ThreadPoolExecutor(1))  # one after the other
+    run_all(runs, 2, lambda run: None)
+    assert order == ["big", "base", "A-h1"]
+
+
+def test_each_job_has_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(sweep.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert [sweep.place(number, 3)["CUDA_VISIBLE_DEVICES"] for number in range(3)] == ["4", "6", "4"]
+    assert sweep.default_jobs() == 2
+    sweep.check_jobs(2)
+    with pytest.raises(UserError, match="jobs=3 must be at least 1 and at most 2"):
+        sweep.check_jobs(3)

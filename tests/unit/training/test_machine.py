@@ -1,0 +1,31 @@
+import os
+from importlib.metadata import version
+
+import torch
+
+from training import machine
+
+
+def test_a_gpu_is_named_as_torch_names_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert machine.describe_hardware(torch.device("cuda")) == "NVIDIA H200"
+
+
+def test_a_cpu_is_named_with_the_cores_that_may_be_used(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
+    described = machine.describe_hardware(torch.device("cpu"))
+    assert described.endswith(", 3 cores")
+    assert len(described) > len(", 3 cores")
+
+
+def test_only_the_cores_that_this_process_may_use_count(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5}, raising=False)
+    assert machine.usable_cores() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert machine.usable_cores() == 1
+
+
+def test_a_package_need_not_be_installed():
+    assert machine.installed_version("torch") == version("torch")
+    assert machine.installed_version("no-such-package") == "not installed"
