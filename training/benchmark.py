@@ -1,4 +1,4 @@
-"""Measure how fast this project is, and beside it what it is compared with, in one run on one machine.
+"""Measure how fast this project is, beside its peers, in one run on one machine.
 
 python training/benchmark.py --json benchmark.json
 python training/benchmark.py plan
@@ -23,7 +23,7 @@ from vaswani.errors import UserError
 
 
 class Benchmark(NamedTuple):
-    """A subcommand: what adds its flags, and what runs it and returns the rows of its table."""
+    """A subcommand: a function that adds its flags, and one that runs it and returns the rows of its table."""
 
     add_flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], list[dict[str, Any]]]

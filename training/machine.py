@@ -12,7 +12,7 @@ PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accel
 
 
 def installed_version(package: str) -> str:
-    """Return the version of a package, which need not be installed to be used."""
+    """Return the version of a package, or "not installed": one on the import path need not be."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -20,9 +20,9 @@ def installed_version(package: str) -> str:
 
 
 def describe_hardware(device: torch.device) -> str:
-    """Name the processor that trains, such as "AMD EPYC, 2 cores" or "NVIDIA H200"."""
+    """Name the CPU or GPU that does the work, such as "AMD EPYC, 2 cores" or "NVIDIA H200"."""
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}"
+        return torch.cuda.get_device_name(device)
     names = [platform.processor() or platform.machine()]
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -31,5 +31,5 @@ def describe_hardware(device: torch.device) -> str:
 
 
 def usable_cores() -> int:
-    """Return the number of processor cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -3,11 +3,10 @@
   python training/table3.py --list
   python training/table3.py --rows base,A-h1,B-k16 --list --json
   python training/table3.py --output_dir runs/table3
-  python training/table3.py --scale 0.25 --budget 2200000 --jobs 2 ...    (whole in docs/table3.md)
+  python training/table3.py --scale 0.25 --budget 2200000 --jobs 2 ...    (in full in docs/table3.md)
 
-A row is trained by its recipe; every flag of run.py may follow and holds for all rows. Interrupted, the same command
-goes on: rows that are finished stay, the others resume. table3.md, table3.csv and table3.png are written anew after
-every row.
+A row is trained by its recipe; every flag of run.py may follow and holds for all rows. After an interruption, the same
+command resumes: rows that are finished stay. table3.md, table3.csv and table3.png are rewritten after every row.
 """
 
 import argparse
@@ -32,8 +31,8 @@ from vaswani.cli import Parser
 from vaswani.errors import UserError
 
 
-# In these the rows differ, or must not: Table 3 has no averaging.
-OF_THE_ROWS = {
+# Flags of run.py that the table sets itself, and why.
+SET_BY_THE_TABLE = {
     "config_name": "each row has its own",
     "label_smoothing": "each row has its own",
     "average_checkpoints": "each row has its own",
@@ -72,7 +71,7 @@ def fill_table(
             write_config(row, options.scale, Path(run.settings.config_name))
         load_config(run.settings)
     disable_progress_bar()
-    prepare(runs[0].settings)  # once: all rows find vocabulary and pairs cached
+    prepare(runs[0].settings)  # once: all rows find the vocabulary and the pairs in the cache
 
     def tell(run: Run | None = None) -> None:
         write_report(described, runs, options.output_dir, command)
@@ -87,12 +86,12 @@ def fill_table(
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read our flags; return the others, which are run.py's.
+    """Read our flags; return the others, which are those of run.py.
 
     Raises
     ------
     UserError
-        If one of those is unknown, or is what the rows differ in; or if --json stands without --list.
+        If one of those is unknown, or is set by the table itself; or if --json is given without --list.
     """
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--rows", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
@@ -115,8 +114,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for name in names_of(flags):
         if name not in NAMES:
             raise UserError(describe_unknown("flag", f"--{name}", [*vars(options), *NAMES]))
-        if name in OF_THE_ROWS:
-            raise UserError(f"--{name} is no flag of the whole table: {OF_THE_ROWS[name]}")
+        if name in SET_BY_THE_TABLE:
+            raise UserError(f"--{name} is no flag of the whole table: {SET_BY_THE_TABLE[name]}")
     return options, flags
 
 
@@ -142,7 +141,7 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
             )
         steps = steps * recipe.max_steps // base.max_steps
         ours.append(f"--max_steps={steps}")
-        for name in ("logging_steps", "save_steps"):  # so often that a short run shows and keeps something
+        for name in ("logging_steps", "save_steps"):  # often enough that a short run shows progress and can resume
             if name not in names_of(flags):
                 ours.append(f"--{name}={min(getattr(recipe, name), max(1, steps // 20))}")
     arguments = [*row.arguments(), *ours, *flags]

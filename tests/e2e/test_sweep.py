@@ -1,4 +1,4 @@
-"""Table 3 on a corpus of number words: two rows at once, interrupted, gone on with."""
+"""Table 3 on a corpus of number words: two rows at once, interrupted, resumed."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ def steps(directory) -> list[int]:
     return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_sweep_goes_on_where_it_was_interrupted_and_fills_the_table(corpus, tmp_path):
+def test_a_sweep_resumes_where_it_was_interrupted_and_fills_the_table(corpus, tmp_path):
     line = command(PYTHON, corpus)
     data = line[2 : line.index("--config_name")]
     sweep = [*PYTHON, str(ROOT / "training" / "table3.py"), "--rows=base,A-h1", "--scale=0.0625", "--jobs=2"]
@@ -32,7 +32,7 @@ def test_a_sweep_goes_on_where_it_was_interrupted_and_fills_the_table(corpus, tm
         first.send_signal(signal.SIGTERM)
         status = first.wait(120)
     assert status == 1, (tmp_path / "first").read_text()
-    assert "the same command goes on" in (tmp_path / "first").read_text()
+    assert "the same command resumes" in (tmp_path / "first").read_text()
     reached = max(steps(base))
     assert reached < 100
 

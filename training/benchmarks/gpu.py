@@ -1,8 +1,8 @@
 """Everything that only a GPU can show, in one command of less than nine minutes: `make gpu`.
 
 It needs no set-up and no network, only the machine's own Python with torch and this project's training packages. It
-leaves `gpu.json` and `gpu.log` in the output directory. The log begins with this file and the recipe, so it says by
-itself what was run.
+leaves `gpu.json` and `gpu.log` in the output directory. The log begins with this file and the recipe, so that it shows
+what was run.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "training" / "recipes" / "multi30k-en-de.toml"
-# What runs, and for how many seconds at most: 520 together.
+# The parts, and the most seconds that each may take: 520 together.
 PARTS = {"tests": 60, "base": 110, "big": 110, "generate": 50, "multi30k": 190}
 
 
@@ -38,7 +38,7 @@ def commands(folder: Path, data: Path) -> dict[str, list[str]]:
 
 
 def run_part(command: list[str], seconds: float, log: Any) -> dict[str, Any]:
-    """Run one part, its output to the log and to the screen, and say how it ended."""
+    """Run one part, with its output in the log; return how it ended."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "HF_HUB_OFFLINE": "1",
@@ -58,7 +58,7 @@ def run_part(command: list[str], seconds: float, log: Any) -> dict[str, Any]:
 
 
 def results(folder: Path, name: str) -> Any:
-    """Return what a part measured: a benchmark's JSON, or the rows of a run's metrics."""
+    """Return the measurements of a part: a benchmark's JSON, or the rows of a run's metrics; None if it left none."""
     metrics = folder / name / "metrics.jsonl"
     if metrics.exists():
         return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
@@ -67,7 +67,7 @@ def results(folder: Path, name: str) -> Any:
 
 
 def main() -> int:
-    """Run all parts, and return 0 if each did."""
+    """Run all parts; return 0 if all succeeded, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, default=ROOT / "runs" / "gpu")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "multi30k")

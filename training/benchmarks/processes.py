@@ -1,4 +1,4 @@
-"""A measurement in a process of its own, with the memory that it held."""
+"""A measurement in a process of its own, with its peak memory."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ from vaswani.errors import UserError
 
 
 def run_and_watch(command: list[str]) -> tuple[str, int]:
-    """Run a process to its end; return its standard output and the most memory, in bytes, that it held.
+    """Run a process to its end; return its standard output and its peak memory in bytes.
 
     Raises
     ------
     UserError
-        If it fails, with its last words.
+        If it fails, with the last line that it wrote to standard error.
     """
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT)

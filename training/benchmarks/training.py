@@ -1,7 +1,7 @@
 """Training speed: our loop against MarianMT of the same architecture, on the same data and machine, in turns.
 
-Every measurement is a process of its own, so that each has its own peak memory, and the contenders take turns, so that
-what else the machine does meets all of them.
+Every measurement is a process of its own, so that each has its own peak memory. The contenders take turns, so that
+other load on the machine slows all of them alike.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from vaswani import VaswaniConfig
 
 RUN = ROOT / "training" / "run.py"
 CONTENDERS = "training.benchmarks.contenders"
-# Runs run.py as a user does, and says at the end what it used of the GPU.
+# Runs run.py as a user does, and prints at the end how much memory of the GPU it held.
 MEASURED_RUN = (
     "import runpy, sys, torch; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
     "print(torch.cuda.max_memory_allocated())"
@@ -40,7 +40,7 @@ OURS = "ours"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``train``; what is None depends on the device."""
+    """Add the flags of ``train``. The default of a flag that is None depends on the device."""
     data = parser.add_argument_group("train: data and model")
     data.add_argument("--dataset_name", help="a dataset, or 'synthetic': text of WMT-like lengths (default on a GPU)")
     data.add_argument("--dataset_config_name", default="en-de")
@@ -268,5 +268,5 @@ def write_synthetic_pairs(path: Path, count: int) -> None:
 
 
 def say(text: str) -> None:
-    """Show progress, apart from the table."""
+    """Show progress on standard error, apart from the table."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a model costs: its parameters, and the operations that training it takes."""
+"""The cost of a model: its parameters, and the operations (FLOPs) of its training."""
 
 import copy
 
@@ -15,7 +15,7 @@ LENGTH = 28
 
 
 def on_paper(config: VaswaniConfig, vocab_size: int | None = None) -> VaswaniForConditionalGeneration:
-    """Return a model without memory behind it: shapes alone."""
+    """Return a model on the meta device: shapes without memory."""
     config = copy.deepcopy(config)
     config.vocab_size = vocab_size or config.vocab_size
     config.pad_token_id = config.decoder_start_token_id = config.vocab_size - 1
@@ -30,17 +30,17 @@ def count_parameters(config: VaswaniConfig, vocab_size: int | None = None) -> in
     ----------
     config : VaswaniConfig
     vocab_size : int, optional
-        Rows of the embedding instead of the config's. 40,960 were hard-coded for EN-DE in the original code, and make
-        the counts that Table 3 prints.
+        Rows of the embedding, instead of the config's. The original code had 40,960 for EN-DE, which give the counts
+        that Table 3 prints.
     """
     return on_paper(config, vocab_size).num_parameters()
 
 
 def flops_per_target_token(config: VaswaniConfig, length: int = LENGTH) -> float:
-    """Return the operations of forward and backward pass for a target token and, with it, a source token.
+    """Return the operations of the forward and backward pass for one target token and one source token.
 
-    Matrix products are counted, those of attention too, at 2 operations a product and sum, as they are dispatched for
-    a pair of sentences of `length` tokens; normalization, softmax and dropout are not.
+    Matrix products are counted, those of attention too, at 2 operations for a multiplication and addition, in a pair
+    of sentences of `length` tokens each. Normalization, softmax and dropout are not counted.
     """
     model = on_paper(config)
     model.set_attn_implementation("eager")
@@ -51,5 +51,5 @@ def flops_per_target_token(config: VaswaniConfig, length: int = LENGTH) -> float
 
 
 def papers_training_flops(hours: float) -> float:
-    """Return the operations of a training as the paper estimates them: time, times GPUs, times what each sustains."""
+    """Return the operations of a training as the paper estimates them: time x GPUs x FLOP/s that each sustains."""
     return hours * 3600 * PAPERS_GPUS * PAPERS_FLOPS_PER_GPU

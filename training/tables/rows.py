@@ -1,4 +1,4 @@
-"""The rows of Table 3: what the paper reports for each, its config and recipe here, and all of them made smaller."""
+"""The rows of Table 3: the paper's figures, and config and recipe here; scaling makes all models smaller."""
 
 import json
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from vaswani.errors import UserError
 
 @dataclass(frozen=True)
 class Row:
-    """A row of Table 3, with what the paper prints in it; perplexity and BLEU are on newstest2013.
+    """A row of Table 3 as the paper prints it. Perplexity and BLEU are on newstest2013.
 
     Parameters
     ----------
     name : str
-        Group and change; also that of its recipe and of its folder in `hub_configs/`, but for "base" and "big".
+        Group and change; also that of its recipe and of its folder in `hub_configs/`, except for "base" and "big".
     perplexity : float
         Of a word piece, unsmoothed.
     bleu : float
     parameters : int, optional
         In millions, where it is printed.
     hours : float, optional
-        Of training (section 5.2), where Table 2 has its cost.
+        Of training (section 5.2), for the two models whose cost Table 2 prints.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Row:
         return parse_settings([*self.arguments(), *flags])
 
     def arguments(self) -> list[str]:
-        """Return what run.py is given to train it as the paper did: without averaging (section 6.2)."""
+        """Return the arguments of run.py that train it as the paper did: without averaging (section 6.2)."""
         recipe = ROOT / "training" / "recipes" / f"{self.config_name}.toml"
         return [str(recipe), "--average_checkpoints=1", "--save_total_limit=1"]
 
@@ -86,7 +86,7 @@ ROWS = {
     )
 }
 
-# What the paper varies together, as it is ordered by size; each is compared within itself.
+# The rows in which the paper varies one thing, in ascending order of it. Rows are compared within a series only.
 SERIES = {
     "heads (A)": ("A-h1", "A-h4", "base", "A-h16", "A-h32"),
     "width of keys (B)": ("B-k16", "B-k32", "base"),
@@ -118,10 +118,10 @@ def choose_rows(names: str) -> list[Row]:
 
 
 def scale_config(config: VaswaniConfig, scale: float) -> VaswaniConfig:
-    """Make a model of Table 3 smaller, so that the rows keep their ratios to each other.
+    """Make a model of Table 3 smaller, so that all rows keep their ratios.
 
-    Every width (d_model, d_ff, d_k, d_v) is multiplied by `scale`; the number of heads stays, as theirs shrink. Layers
-    are halved at any scale below 1: 1, 2, 3, 4 is the smallest row of whole numbers in the ratio of 2, 4, 6, 8.
+    Every width (d_model, d_ff, d_k, d_v) is multiplied by `scale`; the number of heads stays. Layers are halved at
+    any scale below 1: 1, 2, 3, 4 are the smallest whole numbers in the ratio of 2, 4, 6, 8.
 
     Parameters
     ----------
@@ -148,12 +148,12 @@ def scale_config(config: VaswaniConfig, scale: float) -> VaswaniConfig:
 
 
 def write_config(row: Row, scale: float, folder: Path) -> None:
-    """Write the scaled config of a row, and how its model decodes, into a folder that run.py can train from.
+    """Write the scaled config of a row, and its generation config, into a folder that run.py can train from.
 
     Raises
     ------
     UserError
-        If another config is there: that of the row at another scale, which may have been trained.
+        If the folder holds the row at another scale, which may have been trained.
     """
     declared = json.loads((row.folder / "config.json").read_text(encoding="utf-8"))
     scaled = scale_config(row.config, scale)

@@ -33,11 +33,11 @@ class Run:
     ----------
     name : str
     arguments : list of str
-        What run.py is given.
+        Those of run.py.
     settings : TrainingSettings
-        What they mean.
+        The arguments, parsed.
     cost : float
-        Operations that it takes, by which progress is measured.
+        Operations (FLOPs) of its training: the unit of progress.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Run:
 
     @property
     def directory(self) -> Path:
-        """Where it leaves what it makes."""
+        """Its output directory."""
         return Path(self.settings.output_dir)
 
     @property
     def log(self) -> Path:
-        """Where what it says is kept."""
+        """The file that holds its output."""
         return self.directory.with_suffix(self.directory.suffix + ".log")
 
     @property
@@ -85,7 +85,7 @@ class Run:
         return max(steps, default=0) / self.settings.max_steps
 
     def go(self, environment: dict[str, str]) -> None:
-        """Train, or go on training, to the end; `error` says in its last words why it failed."""
+        """Train to the end, resuming if it had started; on failure, `error` is the last line of its output."""
         resume = ["--resume_from_checkpoint=latest"] if (self.directory / "recipe.toml").exists() else []
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(ROOT / "training" / "run.py"), *self.arguments, *resume]
@@ -100,7 +100,7 @@ class Run:
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """Return the rows that a run has logged, but for a last one that is not yet whole."""
+    """Return the rows that a run has logged, except for a last one that is not whole yet."""
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -121,7 +121,7 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
     Raises
     ------
     UserError
-        If some failed, after all others are done; or if it was interrupted, after all have saved.
+        If some failed, after all others have ended; or if it was interrupted, after all have saved.
     """
     waiting = [run for run in runs if not run.is_finished]
     queue = deque(sorted(waiting, key=lambda run: -run.cost) if jobs > 1 else waiting)
@@ -155,7 +155,7 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
                 if run.process is not None and run.process.poll() is None:
                     run.process.send_signal(signal.SIGTERM)  # it saves and ends
             if isinstance(error, Interrupted):
-                raise UserError("interrupted: what was done is saved, the same command goes on") from error
+                raise UserError("interrupted: all progress is saved, the same command resumes") from error
             raise
     failed = [f"{run.name}: {run.error} (more in {run.log})" for run in runs if run.error is not None]
     if failed:
@@ -173,7 +173,7 @@ def show(progress: tqdm, runs: Sequence[Run]) -> None:
 
 
 def place(number: int, jobs: int) -> dict[str, str]:
-    """Give this thread a share of the cores, which its processes inherit; return their environment, with their GPU."""
+    """Give this thread its share of the cores, which its processes inherit; return their environment and GPU."""
     devices = torch.cuda.device_count()
     if devices:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
@@ -185,7 +185,7 @@ def place(number: int, jobs: int) -> dict[str, str]:
 
 
 def default_jobs() -> int:
-    """Return how many runs at a time fill this machine: one a GPU, or one that has all cores."""
+    """Return how many runs to train at a time: one for each GPU, or one that has all cores."""
     return max(1, torch.cuda.device_count())
 
 
