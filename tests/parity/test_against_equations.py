@@ -129,14 +129,14 @@ def drop_causal_mask(model, monkeypatch):
 
 
 def omit_embedding_scale(model, monkeypatch):
-    embed = VaswaniStack._embed
-    monkeypatch.setattr(VaswaniStack, "_embed", lambda self, *ids: embed(self, *ids) / self.config.d_model**0.5)
+    embed = VaswaniStack.embed
+    monkeypatch.setattr(VaswaniStack, "embed", lambda self, *ids: embed(self, *ids) / self.config.d_model**0.5)
 
 
 def look_up_padding(model, monkeypatch):
     # The row of <pad> is zero, so only its gradient can tell.
     scaled = model.config.d_model**0.5
-    monkeypatch.setattr(VaswaniStack, "_embed", lambda self, ids, _: self.embed_tokens.weight[ids] * scaled)
+    monkeypatch.setattr(VaswaniStack, "embed", lambda self, ids, _: self.embed_tokens.weight[ids] * scaled)
 
 
 def start_from_end_of_sentence(model, monkeypatch):

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from vaswani.models import incremental_vaswani, search_vaswani
-from vaswani.models.incremental_vaswani import FusedSteps, ModelSteps, make_steps
+from vaswani.models import modeling_vaswani, search_vaswani
+from vaswani.models.generation_vaswani import ModelState
+from vaswani.models.incremental_vaswani import IncrementalState
 from vaswani.models.search_vaswani import length_penalty
 
 
@@ -125,23 +126,23 @@ def strip(tokens: torch.Tensor, model) -> tuple[int, ...]:
     return tuple(token for token in tokens.tolist() if token != model.config.pad_token_id)
 
 
-def both_kinds_of_steps(model, source: dict[str, torch.Tensor], beams: int) -> list:
-    """Return the fast steps and those by the model, ready for the sentences of a source."""
+def both_states(model, source: dict[str, torch.Tensor], beams: int) -> list:
+    """Return the fast state and the one that asks the model, ready for the sentences of a source."""
     states, made = model.get_encoder()(**source).last_hidden_state, []
     for is_fast in (True, False):
         given = {"encoder_outputs": (states.repeat_interleave(beams, 0),), "use_cache": True}
         given["attention_mask"] = source["attention_mask"].repeat_interleave(beams, 0)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(incremental_vaswani, "is_as_written", lambda model, is_fast=is_fast: is_fast)
-            made.append(make_steps(model, given["attention_mask"], beams, given))
-    assert [type(steps) for steps in made] == [FusedSteps, ModelSteps]
+            patch.setattr(modeling_vaswani, "is_as_written", lambda model, is_fast=is_fast: is_fast)
+            made.append(model.decoder_state(beams, given))
+    assert [type(state) for state in made] == [IncrementalState, ModelState]
     return made
 
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "by the model"])
 @pytest.mark.parametrize("beams", range(2, 9))
 def test_it_equals_a_plain_loop(beams, is_fast, random_model, monkeypatch):
-    monkeypatch.setattr(incremental_vaswani, "is_as_written", lambda model: is_fast)
+    monkeypatch.setattr(modeling_vaswani, "is_as_written", lambda model: is_fast)
     model = random_model(vocab_size=9)
     for alpha in (0.6, 1.5, -1.0):
         redraw(model, 0.5)
@@ -214,14 +215,15 @@ def test_steps_equal_the_model(variant, beams, random_model):
     model = random_model(**variant)
     inputs = sources_of(model, [5, 7, 2, 4])
     states = model.model.encoder(**inputs).last_hidden_state
-    fast, by_model = both_kinds_of_steps(model, inputs, beams)
+    fast, by_model = both_states(model, inputs, beams)
     paths, parents = torch.empty(4, beams, 0, dtype=torch.int64), None
     for length in range(1, 36):  # more than there is room for at first
-        if length == 9:
-            kept = torch.tensor([0, 3])
+        if length in (9, 20):
+            kept = torch.tensor([0, 3] if length == 9 else [1])
             states, paths, parents = states[kept], paths[kept], parents[kept]
             inputs = {name: tensor[kept] for name, tensor in inputs.items()}
-            fast.keep(kept)
+            fast.select(kept)
+            by_model.select(kept)
         tokens = torch.randint(0, model.config.vocab_size, (len(paths), beams))
         if parents is not None:
             paths = paths.gather(1, parents[..., None].expand_as(paths))
@@ -232,9 +234,8 @@ def test_steps_equal_the_model(variant, beams, random_model):
             decoder_input_ids=paths.flatten(0, 1),
             use_cache=False,
         ).logits[:, -1]
-        assert_close(fast(tokens[..., None], parents), expected, rtol=1e-4, atol=1e-5)
-        if length < 9:
-            assert_close(by_model(tokens[..., None], parents), expected, rtol=1e-4, atol=1e-5)
+        for state in (fast, by_model):
+            assert_close(state.step(tokens[..., None], parents), expected, rtol=1e-4, atol=1e-5)
         parents = torch.randint(0, beams, tokens.shape)
 
 
@@ -246,8 +247,8 @@ def test_bfloat16_steps_are_no_worse_than_the_models(beams, random_model):
 
     @torch.no_grad()
     def logits(kind, dtype):
-        steps = both_kinds_of_steps(model.to(dtype), inputs, beams)[kind]
-        return torch.stack([steps(column, None).float() for column in tokens.split(1, dim=-1)])
+        state = both_states(model.to(dtype), inputs, beams)[kind]
+        return torch.stack([state.step(column, None).float() for column in tokens.split(1, dim=-1)])
 
     fast, by_model = 0, 1
     exact = logits(by_model, torch.float32)

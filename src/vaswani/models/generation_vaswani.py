@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import GenerationMixin
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging
 
-from .search_vaswani import beam_search, greedy_search
+from .search_vaswani import DecoderState, Scorer, SearchState, beam_search, greedy_search, with_ends_forced_at
 
 
 logger = logging.get_logger(__name__)
@@ -117,7 +117,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         search = choose_search(settings)
         if search is not None:
             only_bans = not kwargs.get("logits_processor")
-            kwargs["custom_generate"] = functools.partial(search, extra=extra, only_bans=only_bans)
+            kwargs["custom_generate"] = functools.partial(run_search, search=search, extra=extra, only_bans=only_bans)
         for name in ("length_penalty_alpha", "extra_target_tokens"):
             kwargs.pop(name, None)
         if generation_config is not None and changes:
@@ -125,6 +125,125 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config.update(**changes)
             changes = {name: value for name, value in changes.items() if name in kwargs}  # which come before it
         return super().generate(inputs, generation_config, **kwargs | changes)
+
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
+        """Return the state in which a search starts to decode; a model that knows a faster one returns that.
+
+        Parameters
+        ----------
+        num_beams : int
+            K, hypotheses of each sentence.
+        model_kwargs : dict
+            The model's inputs except the decoder's ids, R rows of each: `encoder_outputs`, `attention_mask`, ...
+        """
+        return ModelState(self, model_kwargs)
+
+
+def run_search(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: Any,
+    generation_config: GenerationConfig,
+    search: Callable[[SearchState], Any],
+    extra: int | None,
+    only_bans: bool,
+    **model_kwargs: Any,
+) -> Any:
+    """Run a search of ours on what transformers' `generate` has prepared: (R, P) `input_ids` and all that follows.
+
+    `extra` is `DecodingSettings.extra_target_tokens`; for `only_bans` see `Scorer`.
+    """
+    num_beams, length = generation_config.num_beams or 1, input_ids.shape[1]
+    limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
+    if extra is not None:
+        limit = source_lengths(model_kwargs)[::num_beams].to(limit) + extra
+        logits_processor = with_ends_forced_at(limit, logits_processor, length, num_beams)
+    scorer = Scorer(logits_processor, generation_config, input_ids, only_bans)
+    return search(SearchState(model.decoder_state(num_beams, model_kwargs), scorer, limit, num_beams))
+
+
+def source_lengths(model_kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return the (R,) numbers of source tokens."""
+    states, mask = model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask")
+    return states.new_full(states.shape[:1], states.shape[1]) if mask is None else mask.sum(1)
+
+
+class ModelState:
+    """The `DecoderState` of any model that transformers can search with: it calls the methods that transformers calls.
+
+    It serves whatever changes these methods: adapters, quantized, sharded or offloaded weights, hooks, overrides.
+    Sentences that were dropped are computed all the same, as nobody knows which of a model's inputs and caches are
+    counted by rows; only their logits are left out.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    model_kwargs : dict
+        Its inputs except the decoder's ids, R rows of each: `encoder_outputs`, `attention_mask`, a cache, ...
+    """
+
+    def __init__(self, model: Any, model_kwargs: dict[str, Any]):
+        self.model, self.model_kwargs = model, model_kwargs
+        self.input_ids: torch.Tensor | None = None  # (R, T) of all sentences
+        self.selected: torch.Tensor | None = None  # (B',) sentences not dropped; None where none is
+
+    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append (B', K, T) tokens to the hypotheses of (B', K) `parents`; return the logits of the next one."""
+        num_beams, length = tokens.shape[1:]
+        if self.selected is not None:
+            tokens, parents = self._with_dropped(tokens, parents)
+        is_first = self.input_ids is None
+        if is_first:
+            self.input_ids = tokens.flatten(0, 1)
+        else:
+            self._extend(tokens.flatten(0, 1), None if parents is None else rows_of(parents))
+        uses_cache = self.model_kwargs.get("use_cache", True)
+        inputs = self.model.prepare_inputs_for_generation(
+            self.input_ids,
+            next_sequence_length=length if uses_cache and not is_first else None,
+            is_first_iteration=is_first,
+            **self.model_kwargs,
+        )
+        outputs = self.model(**inputs, return_dict=True)
+        self.model_kwargs = self.model._update_model_kwargs_for_generation(
+            outputs, self.model_kwargs, is_encoder_decoder=True
+        )
+        logits = outputs.logits[:, -1].to(tokens.device)  # (R, V)
+        return logits if self.selected is None else logits.unflatten(0, (-1, num_beams))[self.selected].flatten(0, 1)
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Return the logits of the (B',) sentences alone."""
+        self.selected = sentences if self.selected is None else self.selected[sentences]
+
+    def _with_dropped(
+        self, tokens: torch.Tensor, parents: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return tokens and parents of all B sentences: a dropped hypothesis repeats its last token."""
+        num_beams, length = tokens.shape[1:]
+        all_tokens = self.input_ids[:, -1:].unflatten(0, (-1, num_beams)).repeat(1, 1, length)
+        all_tokens[self.selected] = tokens
+        if parents is None:
+            return all_tokens, None
+        all_parents = torch.arange(num_beams, device=parents.device).repeat(len(all_tokens), 1)
+        all_parents[self.selected] = parents
+        return all_tokens, all_parents
+
+    def _extend(self, tokens: torch.Tensor, rows: torch.Tensor | None) -> None:
+        """Append (R, T) tokens to what the (R,) rows hold."""
+        if rows is not None:
+            self.input_ids = self.input_ids[rows]
+            cache = self.model_kwargs.get("past_key_values")
+            if hasattr(self.model, "_reorder_cache"):
+                self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
+            elif cache is not None:
+                cache.reorder_cache(rows)
+        self.input_ids = torch.cat([self.input_ids, tokens], dim=1)
+
+
+def rows_of(parents: torch.Tensor) -> torch.Tensor:
+    """Return the rows, (R,), of hypotheses that are counted (B, K) within their sentence."""
+    return (parents + torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]).flatten()
 
 
 def weights_are_spread(model: torch.nn.Module) -> bool:
@@ -319,7 +438,7 @@ def _read_extra(levels: list[Mapping[str, Any]]) -> int | None:
     return PAPERS_DECODING["extra_target_tokens"]
 
 
-def choose_search(settings: DecodingSettings) -> Callable | None:
+def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | None:
     """Return the search of ours that settings ask for, or None where it is transformers'."""
     alpha, foreign = settings.length_penalty_alpha, settings.foreign
     if settings.num_beams == 1:

@@ -1,13 +1,13 @@
-"""One step of the decoder: logits of the next token for all hypotheses of all sentences.
+"""Incremental decoding: one target position at a time, fast.
 
-`FusedSteps` computes them from the model's modules, without copying or repeating what is cached; `ModelSteps` asks the
-model itself. A search may use either.
+`IncrementalState` gives the logits of the model from the model's modules, and neither copies nor repeats what it
+caches. It may take the model's place only where `is_as_written` finds nothing changed.
 
-Axis letters: B sentences, K hypotheses of a sentence (beams), R = B * K rows, T target positions so far, S source
-positions, H heads, D model width, V vocabulary.
+Axis letters: see `modeling_vaswani.py`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,158 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .cpu_vaswani import can_be_packed, projection
 
 
-class FusedSteps:
-    """Logits of the next token, equal to the model's, for K hypotheses of each of B sentences.
+# A full cache grows by a quarter. All copies of a decoding then add up to at most four times the final cache, and at
+# most a fifth of it is empty.
+GROWTH = 0.25
+# A short cache grows by 16 positions instead; with many beams by fewer, as attention also covers the slots that are
+# still empty.
+MIN_NEW_POSITIONS = 16
+MAX_NEW_SLOTS_WHEN_SHORT = 64
 
-    What depends on the source alone is computed once per sentence: the hypotheses of a sentence are so many queries to
-    the same keys and values. Nor do their own keys and values move when hypotheses change places: each slot's stay
-    where they were written, and a mask says through which slots each hypothesis has come.
+
+class KVCache:
+    """Keys and values of all decoder layers, and a mask that says which of them each hypothesis may see.
+
+    A position has K slots, side by side. When hypotheses change places, their keys and values do not: they stay in the
+    slots where they were written, and only the mask moves.
+
+    Parameters
+    ----------
+    attentions : sequence of VaswaniAttention
+        The self-attention of each layer.
+    states : Tensor of shape (B, S, D)
+        The encoder's output, for its device and type.
+    num_beams : int
+        K.
+
+    Attributes
+    ----------
+    length : int
+        Positions so far.
+    keys, values : list of Tensor of shape (B * H, slots, d_k) and (B * H, slots, d_v)
+        One of each a layer. Slots beyond `length` * K are empty.
+    mask : Tensor of shape (B, K, slots)
+        Added to attention scores: 0 where a hypothesis may look, -inf elsewhere.
+    """
+
+    def __init__(self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int):
+        self.num_beams, self.length = num_beams, 0
+        self.num_heads = attentions[0].q_proj.out_features // attentions[0].head_dim
+        rows = len(states) * self.num_heads
+        self.keys = [states.new_empty(rows, 0, attention.head_dim) for attention in attentions]
+        self.values = [states.new_empty(rows, 0, attention.v_head_dim) for attention in attentions]
+        self.mask = states.new_empty(len(states), num_beams, 0)
+
+    def advance(self, parents: torch.Tensor | None) -> None:
+        """Open the next position: each hypothesis sees there itself, and before it what its parent (B, K) saw."""
+        start = self.length * self.num_beams
+        if start == self.mask.shape[2]:
+            self._grow()
+        if parents is not None and self.num_beams > 1:
+            self.mask = self.mask.gather(1, parents[..., None].expand_as(self.mask))
+        self.mask[..., start : start + self.num_beams].diagonal(dim1=1, dim2=2).zero_()
+        self.length += 1
+
+    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the (B * H, K, d_k) keys and (B * H, K, d_v) values of the open position; return those of all slots.
+
+        Attention covers empty slots too, masked: a slice without them would be copied by `bmm`.
+        """
+        slots = slice((self.length - 1) * self.num_beams, self.length * self.num_beams)
+        self.keys[layer][:, slots] = keys
+        self.values[layer][:, slots] = values
+        return self.keys[layer], self.values[layer]
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Keep only the (B',) sentences."""
+        self.keys = [select_sentences(keys, sentences, self.num_heads) for keys in self.keys]
+        self.values = [select_sentences(values, sentences, self.num_heads) for values in self.values]
+        self.mask = self.mask[sentences]
+
+    def _grow(self) -> None:
+        shortest = min(MIN_NEW_POSITIONS, max(1, MAX_NEW_SLOTS_WHEN_SHORT // self.num_beams))
+        slots = max(shortest, int(GROWTH * self.length)) * self.num_beams
+        self.mask = pad(self.mask, (0, slots), value=-math.inf)
+        self.keys = [pad(keys, (0, 0, 0, slots)) for keys in self.keys]
+        self.values = [pad(values, (0, 0, 0, slots)) for values in self.values]
+
+
+class IncrementalLayer:
+    """One decoder layer, which computes one position of all hypotheses at a time.
+
+    Keys and values of the source are computed once per sentence: the K hypotheses of a sentence are K queries to them.
+
+    Parameters
+    ----------
+    layer : VaswaniDecoderLayer
+    index : int
+        Its place in the stack.
+    states : Tensor of shape (B, S, D)
+        The encoder's output.
+    num_beams : int
+        K.
+    """
+
+    def __init__(self, layer: Any, index: int, states: torch.Tensor, num_beams: int):
+        self.layer, self.index, self.num_beams = layer, index, num_beams
+        self_attn, cross_attn, rows = layer.self_attn, layer.encoder_attn, len(states) * num_beams
+        self.num_heads = self_attn.q_proj.out_features // self_attn.head_dim
+        self.qkv_widths = [part.out_features for part in (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj)]
+        self.self_qkv = projection(*fuse(self_attn), rows)
+        self.self_out = projection(self_attn.out_proj.weight, self_attn.out_proj.bias, rows)
+        self.cross_q = projection(cross_attn.q_proj.weight, cross_attn.q_proj.bias, rows)
+        self.cross_out = projection(cross_attn.out_proj.weight, cross_attn.out_proj.bias, rows)
+        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, rows)
+        self.fc2 = projection(layer.fc2.weight, layer.fc2.bias, rows)
+        self.source_keys = split_heads(cross_attn.k_proj(states), cross_attn.head_dim)  # (B * H, S, d_k)
+        self.source_values = split_heads(cross_attn.v_proj(states), cross_attn.v_head_dim)  # (B * H, S, d_v)
+
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        cache: KVCache,
+        target_mask: torch.Tensor,
+        source_mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Turn the (R, D) states of the open position into those of the next layer.
+
+        Masks of shape (B * H, K, slots) and (B * H, K, S) are added to the scores.
+        """
+        layer = self.layer
+        output = self._self_attention(hidden_states, cache, target_mask)
+        hidden_states = layer.self_attn_layer_norm(output.add_(hidden_states))
+        output = self._cross_attention(hidden_states, source_mask)
+        hidden_states = layer.encoder_attn_layer_norm(output.add_(hidden_states))
+        output = self.fc2(self.fc1(hidden_states).relu_())
+        return layer.final_layer_norm(output.add_(hidden_states))
+
+    def _self_attention(self, hidden_states: torch.Tensor, cache: KVCache, mask: torch.Tensor) -> torch.Tensor:
+        attention = self.layer.self_attn
+        query, key, value = self.self_qkv(hidden_states).split(self.qkv_widths, dim=-1)
+        keys, values = cache.append(
+            self.index, self._fold(key, attention.head_dim), self._fold(value, attention.v_head_dim)
+        )
+        query = self._fold(query, attention.head_dim)
+        return self.self_out(attend(query, keys, values, mask, attention.scaling, self.num_heads))
+
+    def _cross_attention(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        attention = self.layer.encoder_attn
+        query = self._fold(self.cross_q(hidden_states), attention.head_dim)
+        output = attend(query, self.source_keys, self.source_values, mask, attention.scaling, self.num_heads)
+        return self.cross_out(output)
+
+    def _fold(self, states: torch.Tensor, width: int) -> torch.Tensor:
+        states = states.view(-1, self.num_beams, self.num_heads, width)
+        return states.transpose(1, 2).flatten(0, 1)  # (R, H * width) -> (B * H, K, width)
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Keep only the (B',) sentences."""
+        self.source_keys = select_sentences(self.source_keys, sentences, self.num_heads)
+        self.source_values = select_sentences(self.source_values, sentences, self.num_heads)
+
+
+class IncrementalState:
+    """The `DecoderState` that gives the logits of the model, but computes only the new position.
 
     Parameters
     ----------
@@ -38,143 +184,88 @@ class FusedSteps:
         K.
     """
 
-    can_keep = True
-
     def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
         self.decoder, self.lm_head = model.model.decoder, model.lm_head
-        self.num_beams, self.length, self.device = num_beams, 0, states.device
-        # Caches grow by this many positions at least. Attention covers all of them, masked: a slice would be copied.
-        self.smallest_growth = min(16, max(1, 64 // num_beams))
-        self.heads = model.config.decoder_attention_heads
-        rows = len(states) * num_beams
-        self.layers = [LayerProjections(layer, rows) for layer in self.decoder.layers]
-        weight, bias = self.lm_head.weight, self.lm_head.bias
-        is_in_place = bias is None and not can_be_packed(weight, rows)
-        self.to_types = self._multiply_in_place if is_in_place else projection(weight, bias, rows)
-        attentions = [layer.encoder_attn for layer in self.decoder.layers]
-        self.source_keys = [split_heads(attn.k_proj(states), attn.head_dim) for attn in attentions]
-        self.source_values = [split_heads(attn.v_proj(states), attn.v_head_dim) for attn in attentions]
+        layers, rows = self.decoder.layers, len(states) * num_beams
+        self.cache = KVCache([layer.self_attn for layer in layers], states, num_beams)
+        self.layers = [IncrementalLayer(layer, index, states, num_beams) for index, layer in enumerate(layers)]
         self.source_mask: torch.Tensor | None = None  # (B, K, S), added to scores
         if source_mask is not None and not source_mask.all():
             lowest = torch.finfo(states.dtype).min
             self.source_mask = states.new_zeros(source_mask.shape).masked_fill(source_mask == 0, lowest)
             self.source_mask = self.source_mask[:, None].repeat(1, num_beams, 1)
-        # Room for P positions, the K slots of one side by side: each (B * H, P * K, d_k), (B * H, P * K, d_v)
-        self.keys = [keys.new_empty(len(keys), 0, keys.shape[2]) for keys in self.source_keys]
-        self.values = [values.new_empty(len(values), 0, values.shape[2]) for values in self.source_values]
-        self.mask = states.new_empty(len(states), num_beams, 0)  # (B, K, P * K), added to scores
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        is_in_place = bias is None and not can_be_packed(weight, rows)
+        self.project_to_vocabulary = self._multiply_in_place if is_in_place else projection(weight, bias, rows)
         self.logits = states.new_empty(0)
 
-    def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Append (B, K, T) tokens, T each to the hypothesis of its sentence that `parents` (B, K) names.
-
-        `parents` is None where every hypothesis is its own successor. Returns the (R, V) logits of what comes next,
-        which hold until the next call.
-        """
-        for column in tokens.unbind(-1)[:-1]:
-            self._append(column, parents)
+    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append (B, K, T) tokens to the hypotheses of (B, K) `parents`; return the (R, V) logits of the next one."""
+        device = self.logits.device
+        parents = None if parents is None else parents.to(device)
+        for column in tokens.to(device).unbind(-1):
+            hidden_states = self._decode(column, parents)
             parents = None
-        return self.to_types(self._append(tokens[..., -1], parents))
+        return self.project_to_vocabulary(hidden_states).to(tokens.device)
 
-    def _append(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+    def select(self, sentences: torch.Tensor) -> None:
+        """Keep only the (B',) sentences."""
+        self.cache.select(sentences)
+        for layer in self.layers:
+            layer.select(sentences)
+        self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
+
+    def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
         """Append (B, K) tokens; return the decoder's (R, D) output."""
-        self._extend_mask(parents)
-        target_mask, source_mask = (self._for_all_heads(mask) for mask in (self.mask, self.source_mask))
-        hidden_states = self.decoder._embed(tokens.flatten()[:, None], None)
-        hidden_states = self.decoder._add_positions(hidden_states, self.length)[:, 0]  # (R, D)
-        for index, (layer, project) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
-            attention = layer.self_attn
-            query, keys, values = self._project(project.self_qkv(hidden_states), index, attention)
-            output = project.self_out(self._attend(query, keys, values, target_mask, attention.scaling))
-            hidden_states = layer.self_attn_layer_norm(output.add_(hidden_states))
-            attention = layer.encoder_attn
-            query = self._fold(project.cross_q(hidden_states), attention.head_dim)
-            keys, values = self.source_keys[index], self.source_values[index]
-            output = project.cross_out(self._attend(query, keys, values, source_mask, attention.scaling))
-            hidden_states = layer.encoder_attn_layer_norm(output.add_(hidden_states))
-            output = project.fc2(project.fc1(hidden_states).relu_())
-            hidden_states = layer.final_layer_norm(output.add_(hidden_states))
-        self.length += 1
+        past_length = self.cache.length
+        self.cache.advance(parents)
+        target_mask, source_mask = (self._for_all_heads(mask) for mask in (self.cache.mask, self.source_mask))
+        hidden_states = self.decoder.embed(tokens.flatten()[:, None], None)
+        hidden_states = self.decoder.add_positions(hidden_states, past_length)[:, 0]  # (R, D)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, self.cache, target_mask, source_mask)
         return hidden_states
 
+    def _for_all_heads(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        return None if mask is None else mask.repeat_interleave(self.cache.num_heads, dim=0)
+
     def _multiply_in_place(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        # The pages of logits are the most by far: got anew at every step, they would cost as much as a layer.
+        # Logits are by far the largest tensor: memory for new ones at every step would cost as much time as a layer.
         self.logits.resize_(len(hidden_states), self.lm_head.out_features)
         return torch.mm(hidden_states, self.lm_head.weight.T, out=self.logits)
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """Go on with these sentences alone."""
-        for name in ("keys", "values", "source_keys", "source_values"):
-            kept = [tensor.unflatten(0, (-1, self.heads))[sentences].flatten(0, 1) for tensor in getattr(self, name)]
-            setattr(self, name, kept)
-        self.mask = self.mask[sentences]
-        self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
 
-    def _extend_mask(self, parents: torch.Tensor | None) -> None:
-        """Let each hypothesis see what those that it comes from saw, and itself."""
-        if self.length * self.num_beams == self.mask.shape[2]:
-            self._grow()
-        if parents is not None and self.num_beams > 1:
-            self.mask = self.mask.gather(1, parents[..., None].expand_as(self.mask))
-        slots = self.mask[..., self.length * self.num_beams :][..., : self.num_beams]
-        slots.diagonal(dim1=1, dim2=2).zero_()
+def attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+    num_heads: int,
+) -> torch.Tensor:
+    """Return softmax(Q K^T / sqrt(d_k)) V, Eq. 1: faster on a CPU than PyTorch's own for so few queries.
 
-    def _grow(self) -> None:
-        """Make room, by a fixed share of what there is: so all copies together cost no more than a few of the last."""
-        slots = max(self.smallest_growth, self.length // 4) * self.num_beams
-        self.mask = pad(self.mask, (0, slots), value=-math.inf)
-        self.keys, self.values = (
-            [pad(cache, (0, 0, 0, slots)) for cache in kind] for kind in (self.keys, self.values)
-        )
+    Parameters
+    ----------
+    query : Tensor of shape (B * H, K, d_k)
+    keys, values : Tensor of shape (B * H, N, d_k) and (B * H, N, d_v)
+    mask : Tensor of shape (B * H, K, N), or None
+        Added to the scores.
+    scaling : float
+        1 / sqrt(d_k).
+    num_heads : int
+        H.
 
-    def _for_all_heads(self, mask: torch.Tensor | None) -> torch.Tensor | None:
-        return None if mask is None else mask.repeat_interleave(self.heads, dim=0)
-
-    def _project(
-        self, projected: torch.Tensor, index: int, attention: nn.Module
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Take queries, keys and values apart; return the first, and of the others those of all positions so far."""
-        widths = [attention.q_proj.out_features, attention.k_proj.out_features, attention.v_proj.out_features]
-        query, key, value = projected.split(widths, dim=-1)
-        start, end = self.length * self.num_beams, (self.length + 1) * self.num_beams
-        for cache, states, width in (
-            (self.keys, key, attention.head_dim),
-            (self.values, value, attention.v_head_dim),
-        ):
-            cache[index][:, start:end] = self._fold(states, width)
-        return self._fold(query, attention.head_dim), self.keys[index], self.values[index]
-
-    def _attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        mask: torch.Tensor | None,
-        scaling: float,
-    ) -> torch.Tensor:
-        """Return softmax(Q K^T / sqrt(d_k)) V (Eq. 1) as (R, H * d_v): on a processor faster than PyTorch's own."""
-        if mask is None:
-            scores = torch.bmm(query, keys.mT).mul_(scaling)
-        else:
-            scores = torch.baddbmm(mask, query, keys.mT, alpha=scaling)
-        output = torch.bmm(scores.softmax(-1), values)  # (B * H, K, d_v)
-        return output.unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2).flatten(0, 1)
-
-    def _fold(self, states: torch.Tensor, width: int) -> torch.Tensor:
-        states = states.view(-1, self.num_beams, self.heads, width)
-        return states.transpose(1, 2).flatten(0, 1)  # (B * H, K, width)
-
-
-class LayerProjections:
-    """The matrix products of a decoder layer, made ready for many steps with about so many rows."""
-
-    def __init__(self, layer: nn.Module, rows: int):
-        self.self_qkv = projection(*fuse(layer.self_attn), rows)
-        self.self_out = projection(layer.self_attn.out_proj.weight, layer.self_attn.out_proj.bias, rows)
-        self.cross_q = projection(layer.encoder_attn.q_proj.weight, layer.encoder_attn.q_proj.bias, rows)
-        self.cross_out = projection(layer.encoder_attn.out_proj.weight, layer.encoder_attn.out_proj.bias, rows)
-        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, rows)
-        self.fc2 = projection(layer.fc2.weight, layer.fc2.bias, rows)
+    Returns
+    -------
+    Tensor of shape (R, H * d_v)
+    """
+    if mask is None:
+        scores = torch.bmm(query, keys.mT).mul_(scaling)
+    else:
+        scores = torch.baddbmm(mask, query, keys.mT, alpha=scaling)
+    output = torch.bmm(scores.softmax(-1), values)  # (B * H, K, d_v)
+    return output.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -192,79 +283,13 @@ def split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
     return states.unflatten(-1, (-1, width)).transpose(1, 2).flatten(0, 1)
 
 
-class ModelSteps:
-    """The same through the model's own methods, called as transformers' searches call them.
-
-    For whatever changes what these do: adapters, quantized, sharded or offloaded weights, hooks, overridden methods.
-
-    Parameters
-    ----------
-    model : VaswaniForConditionalGeneration
-    input_ids : Tensor of shape (R, T)
-        Only its device counts: it is where tokens are, and where logits are returned.
-    num_beams : int
-        K.
-    model_kwargs : dict
-        What the model is given beside the tokens, for R rows: `encoder_outputs`, `attention_mask`, a cache, ...
-    """
-
-    can_keep = False  # nobody knows what else is counted by rows
-
-    def __init__(self, model: Any, input_ids: torch.Tensor, num_beams: int, model_kwargs: dict[str, Any]):
-        self.model, self.num_beams, self.model_kwargs = model, num_beams, model_kwargs
-        self.device = input_ids.device
-        self.input_ids = input_ids[:, :0]
-
-    def __call__(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Append (B, K, T) tokens to the hypotheses that (B, K) `parents` name; return (R, V) logits."""
-        is_first = not self.input_ids.shape[1]
-        if parents is not None:
-            self._reorder(rows_of(parents))
-        self.input_ids = torch.cat([self.input_ids, tokens.flatten(0, 1)], dim=1)
-        uses_cache = self.model_kwargs.get("use_cache", True)
-        inputs = self.model.prepare_inputs_for_generation(
-            self.input_ids,
-            next_sequence_length=tokens.shape[2] if uses_cache and not is_first else None,
-            is_first_iteration=is_first,
-            **self.model_kwargs,
-        )
-        outputs = self.model(**inputs, return_dict=True)
-        self.model_kwargs = self.model._update_model_kwargs_for_generation(
-            outputs, self.model_kwargs, is_encoder_decoder=True
-        )
-        return outputs.logits[:, -1].to(self.device)
-
-    def _reorder(self, rows: torch.Tensor) -> None:
-        self.input_ids = self.input_ids[rows]
-        cache = self.model_kwargs.get("past_key_values")
-        if hasattr(self.model, "_reorder_cache"):
-            self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
-        elif cache is not None:
-            cache.reorder_cache(rows)
+def select_sentences(states: torch.Tensor, sentences: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Pick the (B',) sentences from (B * H, ...) states."""
+    return states.unflatten(0, (-1, num_heads))[sentences].flatten(0, 1)
 
 
-def rows_of(parents: torch.Tensor) -> torch.Tensor:
-    """Return the rows, (R,), of hypotheses that are counted (B, K) within their sentence."""
-    return (parents + torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]).flatten()
-
-
-def make_steps(model: Any, input_ids: torch.Tensor, num_beams: int, model_kwargs: dict[str, Any]) -> Any:
-    """Return `FusedSteps` where they give what the model's own methods would, else `ModelSteps`.
-
-    Parameters
-    ----------
-    model, input_ids, num_beams, model_kwargs
-        As for `ModelSteps`.
-    """
-    if not is_as_written(model):
-        return ModelSteps(model, input_ids, num_beams, model_kwargs)
-    mask = model_kwargs.get("attention_mask")
-    mask = None if mask is None else mask[::num_beams].to(model.device)
-    return FusedSteps(model, model_kwargs["encoder_outputs"][0][::num_beams], mask, num_beams)
-
-
-# The methods whose work `FusedSteps` does, as they were written: of torch's modules, of ours (`stands_for`), and of
-# `generate`. Whoever replaces one, in an object, a class or a subclass, is heard.
+# The methods whose work `IncrementalState` does, as they were written: of torch's modules, of ours, and of `generate`.
+# If somebody replaces one, in an object, a class or a subclass, the replacement has to be called.
 FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList)}
 METHODS = {
     name: getattr(GenerationMixin, name)
@@ -272,8 +297,8 @@ METHODS = {
 }
 
 
-def stands_for(*kinds: type[nn.Module]) -> None:
-    """Note what the `forward` of these modules is, which `FusedSteps` stands for."""
+def register_forwards(*kinds: type[nn.Module]) -> None:
+    """Remember the `forward` of these modules, whose work `IncrementalState` does."""
     FORWARDS.update({kind: kind.forward for kind in kinds})
 
 
@@ -316,4 +341,4 @@ def is_untouched(module: nn.Module) -> bool:
     return all(type(weight) is nn.Parameter and not weight.is_meta for weight in weights)
 
 
-__all__ = ["FusedSteps", "ModelSteps", "make_steps"]
+__all__ = ["IncrementalState", "KVCache", "is_as_written", "register_forwards"]

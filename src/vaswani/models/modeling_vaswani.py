@@ -1,7 +1,8 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the order of the paper.
 
-Axis letters: B batch, S source positions, T target positions, H heads (h), K key width of a head (d_k), D model width
-(d_model), V vocabulary. Parameter names are Marian's, so that state dicts move across.
+Axis letters, in all model files: B sentences of a batch, K hypotheses of a sentence (beams), R = B * K rows, S source
+positions, T target positions, P positions of a prefix, H heads (h), D model width (d_model), V vocabulary; d_k and d_v
+are the widths of a key and of a value of one head. Parameter names are Marian's, so that state dicts move across.
 
 What the paper leaves open follows the code that made its numbers (tensor2tensor, June 2017): no normalization at the
 end of a stack, the decoder's input shifted by a zero vector, initialization as in `VaswaniPreTrainedModel`. Two things
@@ -35,8 +36,9 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .generation_vaswani import VaswaniGenerationMixin
-from .incremental_vaswani import stands_for
+from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
 from .pipeline_vaswani import TranslationPipeline  # noqa: F401  saved folders carry what this file imports
+from .search_vaswani import DecoderState
 
 
 logger = logging.get_logger(__name__)
@@ -220,7 +222,7 @@ class VaswaniAttention(nn.Module):
 
     @staticmethod
     def _split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
-        return states.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, T, H*K) -> (B, H, T, K)
+        return states.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, T, H * d_k) -> (B, H, T, d_k)
 
 
 class VaswaniLayer(GradientCheckpointingLayer):
@@ -384,7 +386,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
             self.embed_positions = VaswaniSinusoidalPositionalEmbedding(config.d_model)
         self.gradient_checkpointing = False
 
-    def _embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Look up (B, T) ids unless (B, T, D) embeddings are given, and scale them: section 3.4."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
@@ -398,7 +400,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
                 inputs_embeds = inputs_embeds.masked_fill((input_ids == self.config.pad_token_id)[..., None], 0)
         return inputs_embeds * math.sqrt(self.config.d_model)
 
-    def _add_positions(self, inputs_embeds: torch.Tensor, past_length: int | torch.Tensor = 0) -> torch.Tensor:
+    def add_positions(self, inputs_embeds: torch.Tensor, past_length: int | torch.Tensor = 0) -> torch.Tensor:
         """Add positions to (B, T, D) scaled embeddings: sections 3.5 and 5.4."""
         length = inputs_embeds.shape[1]
         rows = self.config.max_position_embeddings
@@ -434,11 +436,11 @@ class VaswaniEncoder(VaswaniStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode (B, S) ids, or (B, S, D) embeddings, into (B, S, D); `attention_mask` (B, S) is 1 for real tokens."""
-        inputs_embeds = self._embed(input_ids, inputs_embeds)
+        inputs_embeds = self.embed(input_ids, inputs_embeds)
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
         )
-        hidden_states = self._add_positions(inputs_embeds)
+        hidden_states = self.add_positions(inputs_embeds)
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -472,7 +474,7 @@ class VaswaniDecoder(VaswaniStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode (B, T) ids or (B, T, D) embeddings into (B, T, D), attending to (B, S, D) `encoder_hidden_states`."""
-        inputs_embeds = self._embed(input_ids, inputs_embeds)
+        inputs_embeds = self.embed(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -494,7 +496,7 @@ class VaswaniDecoder(VaswaniStack):
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
-        hidden_states = self._add_positions(inputs_embeds, past_length)
+        hidden_states = self.add_positions(inputs_embeds, past_length)
         for layer in self.layers:
             # The encoder's output goes by position: gradient checkpointing passes gradients to no keyword.
             hidden_states = layer(
@@ -692,8 +694,16 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationM
         """Shift (B, T) labels right; called by transformers' `DataCollatorForSeq2Seq`."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
+        """Return an `IncrementalState`, where it gives the logits that the model's own methods would give."""
+        if not is_as_written(self):
+            return super().decoder_state(num_beams, model_kwargs)
+        states, mask = model_kwargs["encoder_outputs"][0][::num_beams], model_kwargs.get("attention_mask")
+        mask = None if mask is None else mask[::num_beams].to(self.device)
+        return IncrementalState(self, states, mask, num_beams)
 
-stands_for(
+
+register_forwards(
     VaswaniForConditionalGeneration,
     VaswaniModel,
     VaswaniDecoder,

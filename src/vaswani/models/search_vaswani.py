@@ -1,18 +1,17 @@
-"""Searches as in section 6.1: beam search with Wu et al.'s length penalty; and greedy search, as fast.
+"""The searches of section 6.1: beam search with the length penalty of Wu et al. 2016, and greedy search.
 
-`generate` calls them when transformers has prepared everything.
+All that they know of a model is its `DecoderState`. `generate` prepares a `SearchState` and calls them.
 
-Axis letters: B sentences, K hypotheses of a sentence (beams), R = B * K rows, T target tokens so far, S source
-positions, V vocabulary.
+Axis letters: see `modeling_vaswani.py`.
 """
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import pad
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.generation import (
     ForcedEOSTokenLogitsProcessor,
     GenerateBeamEncoderDecoderOutput,
@@ -21,11 +20,43 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
-from .incremental_vaswani import make_steps
 
-
-# What these rule out depends on the length alone, not on what was generated.
+# The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
+
+# Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
+# steps of a quarter, all copies of a search add up to at most three times its caches.
+MAX_SHARE_TO_DROP_FINISHED = 0.75
+
+
+class DecoderState(Protocol):
+    """A model in the middle of decoding: K hypotheses of each of B sentences, extended step by step.
+
+    The search decides which tokens continue which hypotheses; the state keeps whatever the model needs of the past,
+    such as keys and values, or the hidden state of a recurrent network.
+    """
+
+    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append tokens to the hypotheses and return the logits of the next one.
+
+        Parameters
+        ----------
+        tokens : Tensor of shape (B, K, T)
+            In the first step the T tokens before the generated ones, later the T = 1 token that was chosen.
+        parents : Tensor of shape (B, K), or None
+            The hypothesis of the same sentence, 0 to K - 1, that each one continues. None if each continues itself,
+            as in the first step.
+
+        Returns
+        -------
+        Tensor of shape (R, V)
+            On the device of `tokens`. Valid until the next step; until then the caller may change them.
+        """
+        ...
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Keep only the sentences that (B',) indices name: from now on B is B'."""
+        ...
 
 
 def length_penalty(length: torch.Tensor | int, alpha: float) -> Any:
@@ -64,7 +95,9 @@ class Hypotheses:
         """Return these sentences alone."""
         return Hypotheses(*(getattr(self, field.name)[sentences] for field in fields(self)))
 
-    def grow(self, log_probs: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, alpha: float) -> torch.Tensor:
+    def advance(
+        self, log_probs: torch.Tensor, tokens: torch.Tensor, eos_token_ids: torch.Tensor, alpha: float
+    ) -> torch.Tensor:
         """Continue every hypothesis by (B, K, C) tokens; return the (B, K) slots that the live ones continued.
 
         As in the original code, the 2K best continuations of a sentence, among them those that end it, compete: those
@@ -72,24 +105,23 @@ class Hypotheses:
         """
         num_beams, choices = tokens.shape[1:]
         totals = (self.scores[..., None] + log_probs).flatten(1)
-        # More than one token may end a sentence: K that do not are always left.
-        totals, chosen = totals.topk(min(max(2, 1 + len(ends)) * num_beams, totals.shape[1]))
+        totals, chosen = totals.topk(min(num_candidates(num_beams, eos_token_ids), totals.shape[1]))
         parents, tokens = chosen // choices, tokens.flatten(1).gather(1, chosen)
         rows = parents + num_beams * self.sentence[:, None]
-        paths = torch.cat([take(self.paths, parents), torch.stack([tokens, rows], dim=-1)[:, :, None]], dim=2)
-        has_ended = torch.isin(tokens, ends)
+        paths = torch.cat([gather_beams(self.paths, parents), torch.stack([tokens, rows], dim=-1)[:, :, None]], dim=2)
+        has_ended = torch.isin(tokens, eos_token_ids)
 
         penalized = totals / length_penalty(paths.shape[2], alpha)
         finished_scores = torch.cat([self.finished_scores, penalized.masked_fill(~has_ended, -math.inf)], dim=1)
         finished_paths = torch.cat([pad(self.finished_paths, (0, 0, 0, 1), value=-1), paths], dim=1)
         self.finished_scores, best = finished_scores.topk(num_beams)
-        self.finished_paths = take(finished_paths, best)
+        self.finished_paths = gather_beams(finished_paths, best)
 
         self.scores, best = totals.masked_fill(has_ended, -math.inf).topk(num_beams)
-        self.paths = take(paths, best)
+        self.paths = gather_beams(paths, best)
         return parents.gather(1, best)
 
-    def are_over(self, alpha: float, wanted: int) -> torch.Tensor:
+    def is_done(self, alpha: float, wanted: int) -> torch.Tensor:
         """Tell for each sentence whether its `wanted` best hypotheses are found.
 
         They are when the best live hypothesis, at the best penalty that it could reach, cannot beat the worst finished
@@ -115,12 +147,17 @@ class Hypotheses:
         order = order.where(order < count, order - count + self.scores.shape[1])
         scores = torch.cat([self.finished_scores, self.scores / length_penalty(self.paths.shape[2], alpha)], dim=1)
         paths = torch.cat([self.finished_paths, self.paths], dim=1)
-        return self.sentence, take(paths, order), scores.gather(1, order)
+        return self.sentence, gather_beams(paths, order), scores.gather(1, order)
 
 
-def take(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def gather_beams(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Pick from (B, N, T, 2) paths those that (B, M) `chosen` names."""
     return paths.gather(1, chosen[..., None, None].expand(-1, -1, *paths.shape[2:]))
+
+
+def num_candidates(num_beams: int, eos_token_ids: torch.Tensor) -> int:
+    """Return 2K, or more where several tokens end a sentence: K candidates that do not end must always be left."""
+    return max(2, 1 + len(eos_token_ids)) * num_beams
 
 
 class Scorer:
@@ -141,6 +178,7 @@ class Scorer:
         self, processors: LogitsProcessorList, config: GenerationConfig, prefix: torch.Tensor, only_bans: bool
     ):
         self.processors, self.config, self.prefix = processors, config, prefix
+        self.pad_token_id = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
         dictionary = config.return_dict_in_generate
         self.scores: list | None = [] if dictionary and config.output_scores else None
         self.logits: list | None = [] if dictionary and config.output_logits else None
@@ -148,8 +186,8 @@ class Scorer:
         self.is_plain = only_bans and self.scores is None and self.logits is None
         self.is_plain = self.is_plain and all(type(processor) in BANS for processor in processors)
         self.probabilities = prefix.new_empty(0, dtype=torch.float32)
-        ends = config._eos_token_tensor
-        self.ends = prefix.new_empty(0) if ends is None else ends.to(prefix.device)
+        eos_token_ids = config._eos_token_tensor
+        self.eos_token_ids = prefix.new_empty(0) if eos_token_ids is None else eos_token_ids.to(prefix.device)
 
     def continuations(
         self, logits: torch.Tensor, tokens: torch.Tensor, count: int
@@ -168,13 +206,13 @@ class Scorer:
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the ids, (R,), of what continues the (R, T) tokens best."""
         scores = self._ban(logits, tokens) if self.is_plain else self._process(logits, tokens, log_probs=False)
-        return scores.max(-1).indices  # several times as fast as argmax on a processor
+        return scores.max(-1).indices  # several times as fast as argmax on a CPU
 
     def _ban(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         banned = list(self.config.suppress_tokens or [])
         length = self.prefix.shape[1] + tokens.shape[1]
         if length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0):
-            banned += self.ends.tolist()
+            banned += self.eos_token_ids.tolist()
         logits[:, banned] = -math.inf
         return logits
 
@@ -190,43 +228,53 @@ class Scorer:
         return scores
 
 
-class Task:
-    """What transformers hands to a search, once for each sentence rather than for each hypothesis."""
+class SearchState:
+    """A search in the middle: which of its sentences are active, and what it asks about the next tokens.
 
-    def __init__(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        processors: LogitsProcessorList,
-        config: GenerationConfig,
-        extra: int | None,
-        only_bans: bool,
-        **model_kwargs: Any,
-    ):
-        self.num_beams, self.config = config.num_beams or 1, config
-        self.padding = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        self.steps = make_steps(model, input_ids, self.num_beams, model_kwargs)
-        input_ids = input_ids.to(self.steps.device)
-        self.prefix = input_ids[:: self.num_beams]
-        self.limit = torch.full_like(self.prefix[:, 0], config.max_length - self.prefix.shape[1])
-        if extra is not None:
-            self.limit = source_lengths(model_kwargs)[:: self.num_beams].to(self.limit) + extra
-            processors = with_ends_forced_at(self.limit, processors, self.prefix.shape[1], self.num_beams)
-        self.scorer = Scorer(processors, config, input_ids, only_bans)
-        self.start = self.prefix[:, None].expand(-1, self.num_beams, -1)
+    Parameters
+    ----------
+    decoder : DecoderState
+    scorer : Scorer
+    limit : Tensor of shape (B,)
+        The most tokens that may be generated for each sentence.
+    num_beams : int
+        K.
+    """
 
-    def keep(self, alive: torch.Tensor, count: int) -> torch.Tensor | None:
-        """Return the (B',) sentences to go on with, where so many are over that it pays to leave them behind."""
-        if not self.scorer.is_plain or not self.steps.can_keep or not 0 < count <= 0.75 * len(alive):
+    def __init__(self, decoder: DecoderState, scorer: Scorer, limit: torch.Tensor, num_beams: int):
+        self.decoder, self.scorer, self.limit, self.num_beams = decoder, scorer, limit, num_beams
+        self.prefix = scorer.prefix[::num_beams]  # (B, P)
+        self.is_active = torch.ones_like(limit, dtype=torch.bool)
+        self.num_active = len(limit)
+
+    @property
+    def first_tokens(self) -> torch.Tensor:
+        """The (B, K, P) tokens with which every hypothesis starts."""
+        return self.prefix[:, None].expand(-1, self.num_beams, -1)
+
+    def finish(self, is_done: torch.Tensor) -> bool:
+        """Make the (B,) sentences that are done inactive; tell whether there are any."""
+        count = int(is_done.sum())
+        if count:
+            self.is_active, self.num_active = self.is_active & ~is_done, self.num_active - count
+        return count > 0
+
+    def drop_finished(self) -> torch.Tensor | None:
+        """Drop the inactive sentences, where they are enough to pay for it; return the (B',) indices of the others.
+
+        None where all of them stay: logits processors and recorded scores need every row of every step.
+        """
+        if not self.scorer.is_plain or not 0 < self.num_active <= MAX_SHARE_TO_DROP_FINISHED * len(self.is_active):
             return None
-        sentences = alive.nonzero()[:, 0]
-        self.steps.keep(sentences)
+        sentences = self.is_active.nonzero()[:, 0]
+        self.decoder.select(sentences)
+        self.is_active = self.is_active[sentences]
         return sentences
 
     def sequences(self, tokens: torch.Tensor) -> torch.Tensor:
         """Put (B * n, T) generated tokens, -1 beyond their ends, behind their prefixes."""
         prefix = self.prefix.repeat_interleave(len(tokens) // len(self.prefix), dim=0)
-        return torch.cat([prefix, tokens.masked_fill(tokens < 0, self.padding)], dim=1)
+        return torch.cat([prefix, tokens.masked_fill(tokens < 0, self.scorer.pad_token_id)], dim=1)
 
 
 class ForcedEndAtLimit(LogitsProcessor):
@@ -257,47 +305,46 @@ def with_ends_forced_at(
     )
 
 
-def source_lengths(model_kwargs: dict[str, Any]) -> torch.Tensor:
-    """Return the (R,) numbers of source tokens."""
-    states, mask = model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask")
-    return states.new_full(states.shape[:1], states.shape[1]) if mask is None else mask.sum(1)
+def beam_search(state: SearchState, alpha: float) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
+    """Search as section 6.1 says.
 
+    "We used beam search with a beam size of 4 and length penalty alpha = 0.6 [38]. [...] We set the maximum output
+    length during inference to input length + 50, but terminate early when possible [38]."
 
-def beam_search(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    logits_processor: LogitsProcessorList,
-    stopping_criteria: Any,
-    generation_config: GenerationConfig,
-    alpha: float,
-    **kwargs: Any,
-) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
-    """Search as section 6.1 says; transformers' `generate` calls it when everything is prepared."""
-    task = Task(model, input_ids, logits_processor, generation_config, **kwargs)
-    scorer, num_beams, wanted = task.scorer, task.num_beams, generation_config.num_return_sequences or 1
-    choices = max(2, 1 + len(scorer.ends)) * num_beams
-    hypotheses, tokens, parents = Hypotheses.start(task.limit, num_beams), task.start, None
-    alive, remaining, results = torch.ones_like(task.limit, dtype=torch.bool), len(task.limit), []
-    while remaining:
-        logits = task.steps(tokens, parents)
-        continuations = scorer.continuations(logits, hypotheses.paths[..., 0].flatten(0, 1), choices)
+    Parameters
+    ----------
+    state : SearchState
+        Of all sentences, before the first step.
+    alpha : float
+        The exponent of `length_penalty`.
+
+    Returns
+    -------
+    Tensor of shape (B * n, T), or a ModelOutput
+        The n = `num_return_sequences` best hypotheses of each sentence, as transformers returns them.
+    """
+    scorer, num_beams, wanted = state.scorer, state.num_beams, state.scorer.config.num_return_sequences or 1
+    candidates = num_candidates(num_beams, scorer.eos_token_ids)
+    hypotheses, tokens, parents = Hypotheses.start(state.limit, num_beams), state.first_tokens, None
+    results = []
+    while state.num_active:
+        logits = state.decoder.step(tokens, parents)
+        continuations = scorer.continuations(logits, hypotheses.paths[..., 0].flatten(0, 1), candidates)
         log_probs, ids = (tensor.unflatten(0, (-1, num_beams)) for tensor in continuations)
-        parents = hypotheses.grow(log_probs, ids, scorer.ends, alpha)
+        parents = hypotheses.advance(log_probs, ids, scorer.eos_token_ids, alpha)
         tokens = hypotheses.paths[:, :, -1:, 0]
-        is_over = hypotheses.are_over(alpha, wanted) & alive
-        if not (count := int(is_over.sum())):
+        is_done = hypotheses.is_done(alpha, wanted) & state.is_active
+        if not state.finish(is_done):
             continue
-        results.append(hypotheses.select(is_over).best(alpha, wanted))
-        hypotheses.scores.masked_fill_(is_over[:, None], -math.inf)
-        alive, remaining = alive & ~is_over, remaining - count
-        if (kept := task.keep(alive, remaining)) is not None:
-            hypotheses, alive = hypotheses.select(kept), alive[kept]
-            tokens, parents = tokens[kept], parents[kept]
-    return beam_output(task, results)
+        results.append(hypotheses.select(is_done).best(alpha, wanted))
+        hypotheses.scores.masked_fill_(is_done[:, None], -math.inf)
+        if (kept := state.drop_finished()) is not None:
+            hypotheses, tokens, parents = hypotheses.select(kept), tokens[kept], parents[kept]
+    return beam_output(state, results)
 
 
 def beam_output(
-    task: Task, results: list[tuple[torch.Tensor, ...]]
+    state: SearchState, results: list[tuple[torch.Tensor, ...]]
 ) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
     """Bring the results of all sentences into their order, and into the form in which transformers returns them."""
     length = max(paths.shape[2] for _, paths, _ in results)
@@ -305,10 +352,9 @@ def beam_output(
     paths = torch.cat([pad(paths, (0, 0, 0, length - paths.shape[2]), value=-1) for _, paths, _ in results])
     paths = paths[order].flatten(0, 1)  # (B * wanted, T, 2)
     paths = paths[:, : int((paths[..., 0] >= 0).sum(1).max())]
-    sequences = task.sequences(paths[..., 0])
-    if not task.config.return_dict_in_generate:
+    sequences, scorer = state.sequences(paths[..., 0]), state.scorer
+    if not scorer.config.return_dict_in_generate:
         return sequences
-    scorer = task.scorer
     return GenerateBeamEncoderDecoderOutput(
         sequences=sequences,
         sequences_scores=torch.cat([scores for _, _, scores in results])[order].flatten(),
@@ -318,33 +364,42 @@ def beam_output(
     )
 
 
-def greedy_search(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    logits_processor: LogitsProcessorList,
-    stopping_criteria: Any,
-    generation_config: GenerationConfig,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Take the best token each time; transformers' `generate` calls it when everything is prepared."""
-    task = Task(model, input_ids, logits_processor, generation_config, **kwargs)
-    scorer, sentence, limit = task.scorer, torch.arange(len(input_ids), device=task.limit.device), task.limit
-    generated = task.prefix.new_full((len(input_ids), int(limit.max())), task.padding)
-    alive, remaining, tokens = torch.ones_like(limit, dtype=torch.bool), len(limit), task.start
+def greedy_search(state: SearchState) -> torch.Tensor:
+    """Take the best token at each step.
+
+    Parameters
+    ----------
+    state : SearchState
+        Of all B sentences, with one hypothesis of each, before the first step.
+
+    Returns
+    -------
+    Tensor of shape (B, T)
+    """
+    scorer, limit, pad_token_id = state.scorer, state.limit, state.scorer.pad_token_id
+    sentence, tokens = torch.arange(len(limit), device=limit.device), state.first_tokens
+    generated = state.prefix.new_full((len(limit), int(limit.max())), pad_token_id)
     for length in range(generated.shape[1]):
-        best = scorer.best(task.steps(tokens, None), generated[sentence, :length])
-        generated[sentence, length] = best.where(alive, task.padding)
+        best = scorer.best(state.decoder.step(tokens, None), generated[sentence, :length])
+        generated[sentence, length] = best.where(state.is_active, pad_token_id)
         tokens = best[:, None, None]
-        is_over = (torch.isin(best, scorer.ends) | (length + 1 >= limit)) & alive
-        if not (count := int(is_over.sum())):
+        is_done = (torch.isin(best, scorer.eos_token_ids) | (length + 1 >= limit)) & state.is_active
+        if not state.finish(is_done):
             continue
-        alive, remaining = alive & ~is_over, remaining - count
-        if not remaining:
+        if not state.num_active:
             generated = generated[:, : length + 1]
             break
-        if (kept := task.keep(alive, remaining)) is not None:
-            sentence, limit, alive, tokens = sentence[kept], limit[kept], alive[kept], tokens[kept]
-    return torch.cat([task.prefix, generated], dim=1)
+        if (kept := state.drop_finished()) is not None:
+            sentence, limit, tokens = sentence[kept], limit[kept], tokens[kept]
+    return torch.cat([state.prefix, generated], dim=1)
 
 
-__all__ = ["beam_search", "greedy_search", "length_penalty"]
+__all__ = [
+    "DecoderState",
+    "Scorer",
+    "SearchState",
+    "beam_search",
+    "greedy_search",
+    "length_penalty",
+    "with_ends_forced_at",
+]

@@ -297,20 +297,20 @@ def test_encoded_sources_and_embedded_ones_give_the_same(model, source):
 
 def test_changed_modules_are_asked_themselves(model, source):
     def steps():
-        return "FusedSteps" if incremental_vaswani.is_as_written(model) else "ModelSteps"
+        return "IncrementalState" if incremental_vaswani.is_as_written(model) else "ModelState"
 
-    assert steps() == "FusedSteps"
+    assert steps() == "IncrementalState"
     model.generate(**source, num_beams=1, output_attentions=True, return_dict_in_generate=True)
-    assert steps() == "FusedSteps"
+    assert steps() == "IncrementalState"
     hook = model.model.decoder.layers[0].fc1.register_forward_hook(lambda *arguments: None)
-    assert steps() == "ModelSteps"
+    assert steps() == "ModelState"
     hook.remove()
-    assert steps() == "FusedSteps"
+    assert steps() == "IncrementalState"
     with torch.autocast("cpu", torch.bfloat16):
-        assert steps() == "ModelSteps"
+        assert steps() == "ModelState"
         assert len(model.generate(**source)) == len(model.generate(**source, num_beams=1)) == 3
     model.train()
-    assert steps() == "ModelSteps"
+    assert steps() == "ModelState"
     model.eval()
     model.model.decoder.layers[0].fc1 = type("Adapted", (torch.nn.Linear,), {})(16, 32)
-    assert steps() == "ModelSteps"
+    assert steps() == "ModelState"
