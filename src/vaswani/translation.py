@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError
-from .models.generation_vaswani import VaswaniGenerationMixin
-from .models.pipeline_vaswani import EXTRA_TARGET_TOKENS, tokenizer_problem
+from .models.generation_vaswani import PAPERS_DECODING, length_arguments, max_positions
+from .models.pipeline_vaswani import tokenizer_problem
 
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def translate(
         for name in ("num_return_sequences", "num_beams")
     }
     results = [[Hypothesis("", 0.0 if with_scores else None)] * settings["num_return_sequences"] for _ in sentences]
-    limits = [most for most in (max_source_length, _max_positions(model)) if most is not None]
+    limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
     limit = min(limits, default=None)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = dict(zip(indices, _encode(tokenizer, [sentences[index] for index in indices], limit), strict=True))
@@ -142,13 +142,6 @@ def translate(
             results[index] = hypotheses[row * share : (row + 1) * share]
         on_batch(len(batch))
     return results
-
-
-def _max_positions(model: PreTrainedModel) -> int | None:
-    """Return the length of the table of positions; sinusoids need none."""
-    config = model.config
-    sinusoids = getattr(config, "position_embedding_type", None) == "sinusoidal"
-    return None if sinusoids else getattr(config, "max_position_embeddings", None)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None) -> list[list[int]]:
@@ -174,19 +167,10 @@ def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int) -> 
         longest = lengths[order[0]]
         size = max_tokens // longest
         if bytes_per_token:
-            size = min(size, MAX_SCORE_BYTES // (bytes_per_token * (longest + EXTRA_TARGET_TOKENS)))
+            output_length = longest + PAPERS_DECODING["extra_target_tokens"]
+            size = min(size, MAX_SCORE_BYTES // (bytes_per_token * output_length))
         yield order[: max(1, size)]
         order = order[max(1, size) :]
-
-
-def _length_limit(model: PreTrainedModel, longest: int, given: dict[str, Any]) -> dict[str, int]:
-    """Return how long translations may be, where neither the call nor `generate()` of our models decides."""
-    if "max_length" in given or "max_new_tokens" in given:
-        return {}
-    limit = _max_positions(model)
-    if limit is not None:
-        return {"max_new_tokens": min(longest + EXTRA_TARGET_TOKENS, limit - 1)}
-    return {} if isinstance(model, VaswaniGenerationMixin) else {"max_new_tokens": longest + EXTRA_TARGET_TOKENS}
 
 
 def _generate(
@@ -197,7 +181,7 @@ def _generate(
     generate_kwargs: dict[str, Any],
 ) -> list[Hypothesis]:
     """Translate one batch: n hypotheses of its first sentence, n of its second, ..."""
-    given = _length_limit(model, inputs["input_ids"].shape[1], generate_kwargs) | generate_kwargs
+    given = generate_kwargs | length_arguments(model, inputs["input_ids"].shape[1], generate_kwargs)
     if with_scores:
         given |= {"return_dict_in_generate": True, "output_scores": True}
     try:

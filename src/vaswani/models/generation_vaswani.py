@@ -89,7 +89,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             transformers' beam search.
         extra_target_tokens : int, default=50
             Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).
-            Gives way to `max_new_tokens` and `max_length`.
+            Gives way to `max_new_tokens` and `max_length`. A learned table of positions limits the length too.
 
         Returns
         -------
@@ -113,7 +113,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             changes["suppress_tokens"] = [*settings.suppress_tokens, *banned]
         extra = settings.extra_target_tokens
         if extra is not None:
-            changes["max_length"] = prefix_length(kwargs) + source_length(inputs, kwargs) + extra
+            prefix, source = prefix_length(kwargs), source_length(inputs, kwargs)
+            changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix)
         search = choose_search(settings)
         if search is not None:
             only_bans = not kwargs.get("logits_processor")
@@ -157,10 +158,50 @@ def run_search(
     num_beams, length = generation_config.num_beams or 1, input_ids.shape[1]
     limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
     if extra is not None:
-        limit = source_lengths(model_kwargs)[::num_beams].to(limit) + extra
+        limit = torch.minimum(limit, source_lengths(model_kwargs)[::num_beams].to(limit) + extra)
         logits_processor = with_ends_forced_at(limit, logits_processor, length, num_beams)
     scorer = Scorer(logits_processor, generation_config, input_ids, only_bans)
     return search(SearchState(model.decoder_state(num_beams, model_kwargs), scorer, limit, num_beams))
+
+
+def max_positions(config: Any) -> int | None:
+    """Return how many positions a model of any kind has a table for; sinusoids need none."""
+    is_sinusoidal = getattr(config, "position_embedding_type", None) == "sinusoidal"
+    return None if is_sinusoidal else getattr(config, "max_position_embeddings", None)
+
+
+def output_limit(config: Any, source_length: int, extra_target_tokens: int, prefix_length: int = 1) -> int:
+    """Return how many tokens may be generated for a source: its length + 50 in section 6.1.
+
+    Prefix and generated tokens must not outgrow the model's table of positions, if it has one.
+    """
+    limit, positions = source_length + extra_target_tokens, max_positions(config)
+    return limit if positions is None else min(limit, max(1, positions - prefix_length))
+
+
+def length_arguments(model: Any, source_length: int, call: Mapping[str, Any]) -> dict[str, int]:
+    """Return the arguments of ``generate()`` that limit a translation as section 6.1 does, where nothing else does.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Of any kind. ``generate()`` of our own models decides by itself: for these there is nothing to add.
+    source_length : int
+        S, in tokens, ``</s>`` and padding included.
+    call : mapping
+        The arguments of ``generate()`` so far.
+
+    Returns
+    -------
+    dict of str to int
+        `max_new_tokens`, or nothing.
+    """
+    config = call.get("generation_config")
+    given = {**({} if config is None else config.to_diff_dict()), **call}
+    is_limited = any(given.get(name) is not None for name in ("max_length", "max_new_tokens"))
+    if is_limited or hasattr(model, "decoder_state"):
+        return {}
+    return {"max_new_tokens": output_limit(model.config, source_length, PAPERS_DECODING["extra_target_tokens"])}
 
 
 def source_lengths(model_kwargs: dict[str, Any]) -> torch.Tensor:
@@ -462,4 +503,4 @@ def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | 
     return None
 
 
-__all__ = ["PAPERS_DECODING", "DecodingSettings", "VaswaniGenerationMixin"]
+__all__ = ["PAPERS_DECODING", "DecodingSettings", "VaswaniGenerationMixin", "length_arguments", "max_positions"]

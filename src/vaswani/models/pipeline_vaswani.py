@@ -11,10 +11,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline
 
-from .generation_vaswani import PAPERS_DECODING
-
-
-EXTRA_TARGET_TOKENS = PAPERS_DECODING["extra_target_tokens"]
+from .generation_vaswani import length_arguments
 
 
 def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
@@ -143,11 +140,7 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape
-        if self.model.config.model_type != "vaswani":  # ours know their limit
-            given = generate_kwargs.get("generation_config")
-            given = (given.to_diff_dict() if given is not None else {}) | generate_kwargs
-            if all(given.get(name) is None for name in ("max_length", "max_new_tokens")):
-                generate_kwargs["max_new_tokens"] = source_length + EXTRA_TARGET_TOKENS
+        generate_kwargs |= length_arguments(self.model, source_length, generate_kwargs)
         output_ids = self.model.generate(**model_inputs, **generate_kwargs)
         # (B * n, T) -> (B, n, T), so that the base class can take a batch apart
         return {"output_ids": output_ids.reshape(batch_size, -1, output_ids.shape[-1])}

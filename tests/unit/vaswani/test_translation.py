@@ -1,6 +1,8 @@
 import pytest
 import torch
+from transformers import MarianConfig, MarianMTModel
 
+from vaswani import TranslationPipeline
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
 from vaswani.translation import load, translate
@@ -59,6 +61,28 @@ def test_a_sentence_longer_than_the_learned_positions_is_cut_and_the_others_are_
     translations = translate(model, tokenizer, ["one " * 200, "two"], num_beams=2)
     assert translations[1] == translate(model, tokenizer, ["two"], num_beams=2)[0]
     assert "1 of 2 sentences are cut off after 12 tokens; the first of them has 602: one one" in caplog.text
+
+
+@pytest.mark.parametrize("positions", [24, 1024])
+def test_other_models_are_limited_by_the_source_and_their_table_of_positions(positions, tokenizer):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    ids = {"pad_token_id": 264, "eos_token_id": 0, "decoder_start_token_id": 264, "forced_eos_token_id": None}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": positions}
+    model = MarianMTModel(MarianConfig(vocab_size=265, **sizes, **heads, **ids)).eval()
+    asked = []
+
+    def generate(**given):
+        asked.append({name: given[name] for name in ("max_new_tokens", "max_length") if name in given})
+        return MarianMTModel.generate(model, **given)
+
+    model.generate = generate
+    length = len(tokenizer("one two").input_ids)
+    translate(model, tokenizer, ["one two"])
+    translate(model, tokenizer, ["one two"], max_length=4)
+    TranslationPipeline(model=model, tokenizer=tokenizer)("one two")
+    TranslationPipeline(model=model, tokenizer=tokenizer)("one two", max_new_tokens=4)
+    expected = {"max_new_tokens": min(length + 50, positions - 1)}
+    assert asked == [expected, {"max_length": 4}, expected, {"max_new_tokens": 4}]
 
 
 @pytest.mark.parametrize("limit", [4, 14, None])

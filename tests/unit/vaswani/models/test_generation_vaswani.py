@@ -1,10 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
 
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models import generation_vaswani, incremental_vaswani
-from vaswani.models.generation_vaswani import DecodingSettings
+from vaswani.models.generation_vaswani import DecodingSettings, length_arguments
 from vaswani.models.search_vaswani import length_penalty
 
 
@@ -198,6 +200,58 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, 
     assert lengths() == [6, 6, 6]
     model.generation_config.max_length = 20
     assert lengths() == [55, 52, 55]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("start", [[22], [22, 3, 5]], ids=["no prefix", "a prefix"])
+def test_a_learned_table_of_positions_limits_the_length_too(start, num_beams, random_model, source):
+    source["attention_mask"][1, 2:] = 0
+    model = random_model(position_embedding_type="learned", max_position_embeddings=12)
+
+    def lengths(**settings):
+        given = {"decoder_input_ids": torch.tensor([start] * 3), "num_beams": num_beams, "suppress_tokens": [0]}
+        tokens = model.generate(**source, **given, **settings)
+        return (tokens != model.config.pad_token_id).sum(1).add(1).tolist()  # the start is <pad>
+
+    assert lengths() == [12, 12, 12]
+    prefix = len(start)
+    assert lengths(extra_target_tokens=6) == [min(12, prefix + 11), prefix + 8, min(12, prefix + 11)]
+    with pytest.raises(ValueError, match="longer than max_position_embeddings=12"):
+        lengths(max_new_tokens=30)
+
+
+def test_a_prefix_as_long_as_the_table_of_positions_leaves_room_for_one_token(random_model, source):
+    model = random_model(position_embedding_type="learned", max_position_embeddings=5)
+    prefix = torch.tensor([[22, 1, 2, 3, 4]] * 3)
+    assert model.generate(**source, decoder_input_ids=prefix, num_beams=2, suppress_tokens=[0]).shape == (3, 6)
+
+
+SINUSOIDS = {"position_embedding_type": "sinusoidal", "max_position_embeddings": 30}
+
+
+@pytest.mark.parametrize(
+    ("config", "call", "expected"),
+    [
+        ({}, {}, {"max_new_tokens": 57}),
+        (SINUSOIDS, {}, {"max_new_tokens": 57}),
+        ({"max_position_embeddings": 30}, {}, {"max_new_tokens": 29}),
+        ({"max_position_embeddings": 58}, {}, {"max_new_tokens": 57}),
+        ({}, {"max_new_tokens": None, "max_length": None}, {"max_new_tokens": 57}),
+        ({}, {"generation_config": GenerationConfig(num_beams=2)}, {"max_new_tokens": 57}),
+        ({}, {"generation_config": GenerationConfig(max_length=9)}, {}),
+        ({}, {"generation_config": GenerationConfig(max_new_tokens=9)}, {}),
+        ({}, {"max_new_tokens": 3}, {}),
+        ({}, {"max_length": 3}, {}),
+    ],
+    ids=str,
+)
+def test_translations_by_other_models_are_limited_unless_the_call_says_how(config, call, expected):
+    other = SimpleNamespace(config=SimpleNamespace(**config))
+    assert length_arguments(other, 7, call) == expected
+
+
+def test_our_models_limit_translations_themselves(model):
+    assert length_arguments(model, 7, {}) == {}
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
