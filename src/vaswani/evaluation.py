@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .models.generation_vaswani import DecodingSettings, VaswaniGenerationMixin
+from .models.decoding_vaswani import DecodingSettings
+from .models.generation_vaswani import VaswaniGenerationMixin
 from .scoring.protocols import score, suspicions
 from .scoring.references import EvaluationSet
 from .translation import translate

@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError
-from .models.generation_vaswani import PAPERS_DECODING, length_arguments, max_positions
+from .models.decoding_vaswani import PAPERS_DECODING
+from .models.generation_vaswani import length_arguments, max_positions
 from .models.pipeline_vaswani import tokenizer_problem
 
 

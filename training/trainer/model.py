@@ -7,7 +7,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 from training.settings import ROOT, TrainingSettings, nearest
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.errors import UserError
-from vaswani.models.generation_vaswani import PAPERS_DECODING
+from vaswani.models.decoding_vaswani import PAPERS_DECODING
 
 
 def load_config(settings: TrainingSettings) -> VaswaniConfig:

@@ -1,0 +1,201 @@
+"""What a call of `generate` asks for, whichever of several places says it: the call, its config or the model's."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+# Section 6.1; hub_configs/*/generation_config.json have the same.
+PAPERS_DECODING = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
+
+# What transformers' settings are where nobody sets them, as its trainer writes them into configs.
+THEIR_DEFAULTS = GenerationConfig._get_default_generation_params() | {"guidance_scale": 1}
+# Settings by which transformers' own beam search is asked for: its length penalty, its stop rule.
+THEIR_BEAM_SEARCH = ("length_penalty", "early_stopping")
+
+# What our searches take, or transformers makes a logits processor of. Whatever else is asked for goes to transformers,
+# so that no setting of a later release is ignored.
+OURS = frozenset((
+    *PAPERS_DECODING, *THEIR_BEAM_SEARCH, "num_return_sequences",
+    "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids", "labels",
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "use_cache", "disable_compile",
+    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
+    "return_dict_in_generate", "output_scores", "output_logits",
+    "logits_processor", "prefix_allowed_tokens_fn", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "repetition_penalty", "encoder_repetition_penalty",
+    "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "sequence_bias",
+    "renormalize_logits", "remove_invalid_values", "watermarking_config",
+))  # fmt: skip
+# What says how to do something else, and nothing by itself: sample, assist, keep a cache of another kind, compile it.
+ABOUT_OTHERS = frozenset((
+    "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_lookbehind",
+    "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size", "speculation_type", "tokenizer",
+    "assistant_tokenizer", "cache_config", "max_cache_len", "continuous_batching_config",
+    "negative_prompt_attention_mask", "trust_remote_code", "transformers_version",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """What a call of `generate` asks for, whichever of several places says it.
+
+    The call's own arguments come first, then the `generation_config` that it is given, then the model's. But a value
+    in a config need not be anybody's wish: transformers fills configs with its defaults, `Seq2SeqTrainer` the model's
+    own one after each batch. So a config that holds one of transformers' defaults asks for nothing here:
+
+    =====================================  ===================================  ====================================
+    setting                                in the call                          in a config
+    =====================================  ===================================  ====================================
+    `length_penalty`, `early_stopping`     transformers' beam search            the same, except for 1.0 and False
+    `length_penalty_alpha`                 the paper's; None: transformers'     the same, unless the config also asks
+                                                                                for transformers', with a warning
+    `max_length`                           tokens, prefix included              the same, except for 20
+    `max_new_tokens`                       tokens, without prefix               the same
+    `extra_target_tokens`                  more than the source's; None:        the same
+                                           transformers' limit
+    all others                             what it says                         the same, if the call says nothing
+    =====================================  ===================================  ====================================
+
+    Where no place says anything, alpha and the extra tokens are the paper's (`PAPERS_DECODING`).
+
+    Attributes
+    ----------
+    num_beams : int
+    length_penalty_alpha : float or None
+        None leaves beams to transformers' beam search.
+    extra_target_tokens : int or None
+        None where a length is given instead.
+    foreign : str or None
+        A setting that our searches do not know.
+    is_explicit : bool
+        Whether the call itself sets `length_penalty_alpha`.
+    returns_dict, returns_several : bool
+        Whether a ModelOutput, or more than one translation of a sentence, is asked for.
+    suppress_tokens, eos_token_ids : tuple of int
+    """
+
+    num_beams: int
+    length_penalty_alpha: float | None
+    extra_target_tokens: int | None
+    foreign: str | None
+    is_explicit: bool
+    returns_dict: bool
+    returns_several: bool
+    suppress_tokens: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def read(
+        cls,
+        call: Mapping[str, Any],
+        given: GenerationConfig | None,
+        default: GenerationConfig,
+        foreign: str | None = None,
+    ) -> "DecodingSettings":
+        """Read the settings of a call.
+
+        Parameters
+        ----------
+        call : mapping
+            The call's own arguments by name, inputs included.
+        given : GenerationConfig or None
+            The call's `generation_config`.
+        default : GenerationConfig
+            The model's.
+        foreign : str or None, default=None
+            What rules our searches out whatever the settings are.
+
+        Raises
+        ------
+        ValueError
+            If two of the call's own settings contradict each other, or one of ours is out of its range.
+        """
+        if given is not None and not isinstance(given, GenerationConfig):
+            raise ValueError(f"generation_config={given!r} must be a GenerationConfig, not a {type(given).__name__}")
+        levels = [call, {} if given is None else wishes(given), wishes(default)]
+
+        def get(name: str) -> Any:
+            return next((level[name] for level in levels if level.get(name) is not None), None)
+
+        beams = get("num_beams")
+        if beams is not None and (isinstance(beams, bool) or not isinstance(beams, int) or beams < 1):
+            raise ValueError(f"num_beams={beams!r} must be a whole number, 1 or more: 1 is greedy search")
+        names = dict.fromkeys(name for level in levels for name in level)
+        unknown = (name for name in names if name not in OURS | ABOUT_OTHERS)
+        ends = get("eos_token_id")
+        return cls(
+            num_beams=beams or 1,
+            length_penalty_alpha=_read_alpha(levels),
+            extra_target_tokens=_read_extra(levels),
+            foreign=foreign or next((name for name in unknown if asks_for_something(name, get(name))), None),
+            is_explicit="length_penalty_alpha" in call,
+            returns_dict=bool(get("return_dict_in_generate")),
+            returns_several=(get("num_return_sequences") or 1) > 1,
+            suppress_tokens=tuple(get("suppress_tokens") or ()),
+            eos_token_ids=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
+        )
+
+
+def wishes(config: GenerationConfig) -> dict[str, Any]:
+    """Return what a config asks for: neither what transformers fills in, nor what is not transformers' or ours."""
+    known = vars(GenerationConfig()).keys() | PAPERS_DECODING.keys()
+    filled = (*THEIR_BEAM_SEARCH, "max_length")
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if name in known and not name.startswith("_") and not (name in filled and value == THEIR_DEFAULTS[name])
+    }
+
+
+def asks_for_something(name: str, value: Any) -> bool:
+    """Tell whether a value is more than the one that changes nothing."""
+    if value is None or value is False or isinstance(value, torch.Tensor):
+        return isinstance(value, torch.Tensor)
+    is_empty = isinstance(value, list | tuple | dict) and not value
+    return not is_empty and value != THEIR_DEFAULTS.get(name)
+
+
+def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
+    for number, level in enumerate(levels):
+        alpha = level.get("length_penalty_alpha")
+        if alpha is not None and (
+            isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha)
+        ):
+            raise ValueError(f"length_penalty_alpha={alpha!r} must be a number: the paper's is 0.6")
+        theirs = next((name for name in THEIR_BEAM_SEARCH if level.get(name) is not None), None)
+        if alpha is not None and theirs is not None:
+            both = f"length_penalty_alpha={alpha} and {theirs}={level[theirs]}"
+            if number == 0:
+                raise ValueError(
+                    f"{both} contradict each other: the first asks for the paper's beam search, the second for "
+                    "transformers'"
+                )
+            logger.warning_once(f"Of {both} in a generation config, the second counts: transformers' beam search runs")
+        if theirs is not None:
+            return None
+        if "length_penalty_alpha" in level:
+            return None if alpha is None else float(alpha)
+    return PAPERS_DECODING["length_penalty_alpha"]
+
+
+def _read_extra(levels: list[Mapping[str, Any]]) -> int | None:
+    for level in levels:
+        extra = level.get("extra_target_tokens")
+        if extra is not None and (isinstance(extra, bool) or not isinstance(extra, int) or extra < 0):
+            raise ValueError(f"extra_target_tokens={extra!r} must be a whole number, 0 or more")
+        if level.get("max_new_tokens") is not None or level.get("max_length") is not None:
+            return None
+        if "extra_target_tokens" in level:
+            return extra
+    return PAPERS_DECODING["extra_target_tokens"]
+
+
+__all__ = ["PAPERS_DECODING", "DecodingSettings"]

@@ -1,0 +1,33 @@
+from transformers import GenerationConfig
+
+from vaswani.models import decoding_vaswani
+from vaswani.models.decoding_vaswani import DecodingSettings
+
+
+THEIR_DEFAULTS = GenerationConfig._get_default_generation_params()
+
+# What our searches do not know of transformers 5.23. A field that a later release adds comes to these by itself.
+FOREIGN = {
+    "assistant_early_exit", "cache_implementation", "compile_config", "constraints", "diversity_penalty", "do_sample",
+    "dola_layers", "force_words_ids", "guidance_scale", "is_assistant", "low_memory", "max_time", "num_beam_groups",
+    "output_attentions", "output_hidden_states", "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens",
+    "stop_strings", "token_healing", "use_mtp",
+}  # fmt: skip
+
+
+def test_every_field_of_a_generation_config_is_ours_or_transformers(monkeypatch):
+    class Later(GenerationConfig):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.new_in_a_later_release = None
+
+    monkeypatch.setattr(decoding_vaswani, "GenerationConfig", Later)
+    found = set()
+    for name in vars(Later()):
+        config = Later()
+        setattr(config, name, [3] if name == "suppress_tokens" else 3)
+        foreign = DecodingSettings.read({}, None, config).foreign
+        assert foreign in (name, None)
+        found |= {name} if foreign else set()
+    assert found == {"new_in_a_later_release"} | (FOREIGN & vars(GenerationConfig()).keys())
+    assert DecodingSettings.read({}, None, Later(**THEIR_DEFAULTS)).foreign is None
