@@ -1,4 +1,4 @@
-"""Translate many sentences at once: sorted by length, in batches of so many tokens, returned in their order.
+"""Translate many sentences: sorted by length, in batches of a given number of tokens, returned in their order.
 
 The command line and the evaluations of training both translate by this.
 """
@@ -18,12 +18,12 @@ from .models.pipeline_vaswani import tokenizer_problem
 
 logger = logging.getLogger(__name__)
 
-# generate() keeps the logits of all steps where scores are asked for, so that batches must be smaller then.
+# If scores are asked for, generate() keeps the logits of all steps, so batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
 
 
 class Hypothesis(NamedTuple):
-    """One translation of a sentence, and its score where that was asked for.
+    """One translation of a sentence, and its score if that was asked for.
 
     With beams the score is what the search ranks by, log-probability over length penalty; without, it is the
     log-probability. An empty sentence has the empty translation with score 0.
@@ -52,7 +52,7 @@ def load(
     Raises
     ------
     UserError
-        If one of both is missing or they do not fit each other, or there is no such device.
+        If model or tokenizer is missing, they do not fit each other, or there is no such device.
     """
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
@@ -99,15 +99,15 @@ def translate(
     model, tokenizer
         A sequence-to-sequence model and its tokenizer.
     sentences : sequence of str
-        Empty ones, and such of white space alone, have empty translations.
+        An empty one, or one of white space only, has the empty translation.
     max_batch_tokens : int, default=4096
         Most source tokens of a batch, padding included; a longer sentence is a batch of its own.
     with_scores : bool, default=False
         Whether to score the translations.
     on_batch : callable, optional
-        Called after each batch with its number of sentences, and with that of the empty ones; may raise to end it.
+        Called after each batch with its number of sentences, first with that of the empty ones; may raise to stop.
     max_source_length : int or None, default=None
-        Translate only so many tokens of a longer sentence, ``</s>`` included, with a warning. A model with a table of
+        Cut longer sentences off to this many tokens, ``</s>`` included, with a warning. A model with a table of
         positions has a limit of its own.
     **generate_kwargs
         As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
@@ -146,7 +146,7 @@ def translate(
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None) -> list[list[int]]:
-    """Encode sentences, of each at most `limit` tokens."""
+    """Encode sentences, cutting each off after at most `limit` tokens, the last of which stays ``</s>``."""
     encoded = tokenizer(list(sentences), verbose=False).input_ids if sentences else []
     if limit is None:
         return encoded
@@ -187,7 +187,7 @@ def _generate(
         given |= {"return_dict_in_generate": True, "output_scores": True}
     try:
         output = model.generate(**inputs, **given)
-    except ValueError as error:  # what it says of arguments that it does not take
+    except ValueError as error:  # arguments that it does not take
         raise UserError(_first_line(error)) from error
     sequences = getattr(output, "sequences", output)
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -196,10 +196,10 @@ def _generate(
 
 
 def _scores(model: PreTrainedModel, output: Any) -> list[float]:
-    """Return what the beam search ranked by, or else log-probabilities."""
+    """Return the scores by which beam search ranked, or else log-probabilities."""
     if getattr(output, "sequences_scores", None) is not None:
         return output.sequences_scores.tolist()
     steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
-    # The steps after </s> say how improbable <pad> is, which nobody asked.
+    # The scores of <pad> after </s> do not count.
     ended = (output.sequences[:, 1:] == model.config.pad_token_id)[:, : steps.shape[1]]
     return steps.masked_fill(ended, 0.0).sum(1).tolist()

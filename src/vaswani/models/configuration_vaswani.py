@@ -1,7 +1,7 @@
 """Configuration of the original Transformer (Vaswani et al. 2017).
 
 The fields are what the paper names or what its Table 3 varies, under the names that transformers uses; the defaults
-are the base model. Training choices (label smoothing, schedule, batch) are not here but in the training recipe.
+are the base model. Training choices (label smoothing, schedule, batch size) belong to the training recipe.
 """
 
 from typing import Literal
@@ -17,9 +17,9 @@ class VaswaniConfig(PreTrainedConfig):
     Parameters
     ----------
     vocab_size : int, default=37000
-        V, types of the vocabulary that both languages share (section 5.1).
+        V, entries of the vocabulary that both languages share (section 5.1).
     d_model : int, default=512
-        Width of every embedding and every sub-layer output (section 3.1). Even where positions are sinusoids.
+        Width of every embedding and every sub-layer output (section 3.1). Must be even if positions are sinusoidal.
     encoder_layers, decoder_layers : int, default=6
         N, layers of each stack (section 3.1).
     encoder_attention_heads, decoder_attention_heads : int, default=8
@@ -42,7 +42,7 @@ class VaswaniConfig(PreTrainedConfig):
     max_position_embeddings : int, default=1024
         Rows of the learned table. Sinusoids have no maximum and ignore it.
     source_lang, target_lang : str or None, default=None
-        The direction that the model was trained on, such as "en" and "de"; names the pipeline's task.
+        The direction that the model was trained on, such as "en" and "de"; they name the pipeline's task.
     pad_token_id : int or None, default=None
         ``<pad>``. None means the last id, where our tokenizer puts it (CTranslate2's Marian converter needs it there).
     eos_token_id : int or None, default=0
@@ -50,7 +50,7 @@ class VaswaniConfig(PreTrainedConfig):
     bos_token_id : int or None, default=None
         Not used: the decoder starts from a zero vector.
     decoder_start_token_id : int or None, default=None
-        What stands before the first target token. None means ``<pad>``, which embeds as the zero vector.
+        Stands before the first target token. None means ``<pad>``, whose embedding is the zero vector.
     tie_word_embeddings : bool, default=True
         One matrix for both embeddings and the pre-softmax projection (section 3.4).
     use_cache : bool, default=True
@@ -145,7 +145,7 @@ class VaswaniConfig(PreTrainedConfig):
                 )
 
     def to_dict(self):
-        """Return the fields with `auto_map` and `custom_pipelines`, by which a saved folder works without us."""
+        """Return the fields with `auto_map` and `custom_pipelines`: with them a saved folder needs no package."""
         tasks = ["translation"]
         if self.source_lang and self.target_lang:
             tasks.append(f"translation_{self.source_lang}_to_{self.target_lang}")

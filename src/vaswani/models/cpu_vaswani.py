@@ -1,4 +1,4 @@
-"""What makes a CPU fast: dropout from random bits, weights laid out once for many matrix products."""
+"""Faster on a CPU: dropout from random bits, and weights laid out once for many matrix products."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ def dropout(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tens
 
     Notes
     -----
-    On a processor PyTorch draws a number an element, one after the other, on one core: a tenth of a training step.
-    16 random bits an element do: `p` is rounded to a multiple of 2^-16, and the scale fits what it was rounded to.
+    On CPU, PyTorch draws one random number per element on a single core: 10% of a training step. 16 random bits per
+    element do: `p` is rounded to a multiple of 2^-16, and the scale is that of the rounded `p`.
     """
     if not training or p == 0 or hidden_states.device.type != "cpu" or is_torchdynamo_compiling():
         return nn.functional.dropout(hidden_states, p, training)
@@ -28,8 +28,8 @@ def dropout(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tens
 def projection(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function x -> x W^T + b.
 
-    oneDNN, which multiplies bfloat16 on processors, lays a weight out for itself in every call; where many will come,
-    it is laid out once.
+    oneDNN, which multiplies bfloat16 on CPUs, rearranges the weight in every call. Decoding calls it at every step, so
+    the weight is rearranged once, for calls with about `rows` rows.
     """
     if not can_be_packed(weight, rows):
         return lambda states: linear(states, weight, bias)
@@ -38,7 +38,7 @@ def projection(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Ca
 
 
 def can_be_packed(weight: torch.Tensor, rows: int) -> bool:
-    """Tell whether it is possible, and pays, to lay a weight out for oneDNN."""
+    """Tell whether oneDNN can use a weight that was rearranged once, and whether that pays: from 16 rows on."""
     if rows < 16 or weight.dtype is not torch.bfloat16 or weight.device.type != "cpu":
         return False
     names = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")

@@ -1,4 +1,4 @@
-"""What a call of `generate` asks for, whichever of several places says it: the call, its config or the model's."""
+"""The settings of decoding: from the call of `generate`, its generation config and the model's."""
 
 import math
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ logger = logging.get_logger(__name__)
 # Section 6.1; hub_configs/*/generation_config.json have the same.
 PAPERS_DECODING = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
 
-# What transformers' settings are where nobody sets them, as its trainer writes them into configs.
+# The values of transformers' settings that nobody set, as its trainer writes them into configs.
 THEIR_DEFAULTS = GenerationConfig._get_default_generation_params() | {"guidance_scale": 1}
-# Settings by which transformers' own beam search is asked for: its length penalty, its stop rule.
+# The settings that ask for transformers' own beam search: its length penalty, its stop rule.
 THEIR_BEAM_SEARCH = ("length_penalty", "early_stopping")
 
-# What our searches take, or transformers makes a logits processor of. Whatever else is asked for goes to transformers,
-# so that no setting of a later release is ignored.
+# The settings that our searches obey, or that transformers turns into logits processors. A call that asks for anything
+# else goes to transformers, so that no setting of a later release is ignored.
 OURS = frozenset((
     *PAPERS_DECODING, *THEIR_BEAM_SEARCH, "num_return_sequences",
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids", "labels",
@@ -33,7 +33,7 @@ OURS = frozenset((
     "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "sequence_bias",
     "renormalize_logits", "remove_invalid_values", "watermarking_config",
 ))  # fmt: skip
-# What says how to do something else, and nothing by itself: sample, assist, keep a cache of another kind, compile it.
+# Settings that matter only beside another one: they say how to sample, to assist, to cache or to compile.
 ABOUT_OTHERS = frozenset((
     "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_lookbehind",
@@ -45,11 +45,11 @@ ABOUT_OTHERS = frozenset((
 
 @dataclass(frozen=True)
 class DecodingSettings:
-    """What a call of `generate` asks for, whichever of several places says it.
+    """The settings that count for one call of `generate`.
 
-    The call's own arguments come first, then the `generation_config` that it is given, then the model's. But a value
-    in a config need not be anybody's wish: transformers fills configs with its defaults, `Seq2SeqTrainer` the model's
-    own one after each batch. So a config that holds one of transformers' defaults asks for nothing here:
+    The call's own arguments come first, then the `generation_config` that it is given, then the model's. But not every
+    value in a config was set by somebody: transformers fills configs with its defaults, and `Seq2SeqTrainer` fills the
+    model's own after each batch. So these defaults, where a config holds them, ask for nothing:
 
     =====================================  ===================================  ====================================
     setting                                in the call                          in a config
@@ -61,10 +61,10 @@ class DecodingSettings:
     `max_new_tokens`                       tokens, without prefix               the same
     `extra_target_tokens`                  more than the source's; None:        the same
                                            transformers' limit
-    all others                             what it says                         the same, if the call says nothing
+    all others                             its value                            the same, if the call says nothing
     =====================================  ===================================  ====================================
 
-    Where no place says anything, alpha and the extra tokens are the paper's (`PAPERS_DECODING`).
+    If nobody set alpha or the extra tokens, they are the paper's (`PAPERS_DECODING`).
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class DecodingSettings:
         default : GenerationConfig
             The model's.
         foreign : str or None, default=None
-            What rules our searches out whatever the settings are.
+            The name of something else that rules our searches out, whatever the settings are.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class DecodingSettings:
 
 
 def wishes(config: GenerationConfig) -> dict[str, Any]:
-    """Return what a config asks for: neither what transformers fills in, nor what is not transformers' or ours."""
+    """Return the settings that a config asks for: known to transformers or to us, and not merely filled in."""
     known = vars(GenerationConfig()).keys() | PAPERS_DECODING.keys()
     filled = (*THEIR_BEAM_SEARCH, "max_length")
     return {
@@ -156,7 +156,7 @@ def wishes(config: GenerationConfig) -> dict[str, Any]:
 
 
 def asks_for_something(name: str, value: Any) -> bool:
-    """Tell whether a value is more than the one that changes nothing."""
+    """Tell whether a setting's value differs from those that change nothing."""
     if value is None or value is False or isinstance(value, torch.Tensor):
         return isinstance(value, torch.Tensor)
     is_empty = isinstance(value, list | tuple | dict) and not value

@@ -24,7 +24,8 @@ from .search_vaswani import DecoderState, Scorer, SearchState, beam_search, gree
 
 logger = logging.get_logger(__name__)
 
-# Parts of transformers' loops, which our searches replace. A model that brings its own gets transformers' loops.
+# The methods of transformers' search loops. Our searches call none of them, so a model that overrides one is left to
+# transformers' loops, where the override counts.
 LOOPS = (
     "_sample", "_beam_search", "_prefill", "_has_unfinished_sequences", "_get_stopping_criteria",
     "_get_top_k_continuations", "_get_running_beams_for_next_iteration", "_update_finished_beams",
@@ -75,13 +76,13 @@ class VaswaniGenerationMixin(GenerationMixin):
             If settings contradict each other or are out of their range.
         """
         kwargs = dict(zip(POSITIONAL, args, strict=False)) | kwargs
-        if kwargs.get("synced_gpus") is None and weights_are_spread(self):
+        if kwargs.get("synced_gpus") is None and weights_are_sharded(self):
             kwargs["synced_gpus"] = True
         settings = DecodingSettings.read(kwargs, generation_config, self.generation_config, changed_loop(self))
         changes: dict[str, Any] = {}
         banned = [] if self.config.pad_token_id is None else [self.config.pad_token_id]
         if not set(banned) <= {*settings.suppress_tokens, *settings.eos_token_ids}:
-            # Its row of the softmax is zero, so its logit is 0: it could well be the highest.
+            # Its row of the softmax matrix is zero, so its logit is 0, which could well be the highest.
             changes["suppress_tokens"] = [*settings.suppress_tokens, *banned]
         extra = settings.extra_target_tokens
         if extra is not None:
@@ -96,7 +97,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         if generation_config is not None and changes:
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**changes)
-            changes = {name: value for name, value in changes.items() if name in kwargs}  # which come before it
+            changes = {name: value for name, value in changes.items() if name in kwargs}  # they override the config
         return super().generate(inputs, generation_config, **kwargs | changes)
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
@@ -259,18 +260,18 @@ def rows_of(parents: torch.Tensor) -> torch.Tensor:
     return (parents + torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]).flatten()
 
 
-def weights_are_spread(model: torch.nn.Module) -> bool:
-    """Tell whether each of several processes holds a part of the weights, so that all must do the same steps."""
+def weights_are_sharded(model: torch.nn.Module) -> bool:
+    """Tell whether the weights are sharded over several processes, so that all must take the same steps."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     from torch.distributed.tensor import DTensor  # which not every build of torch has
 
-    is_spread = is_deepspeed_zero3_enabled() or any(isinstance(weight, DTensor) for weight in model.parameters())
-    return is_spread and torch.distributed.get_world_size() > 1
+    is_sharded = is_deepspeed_zero3_enabled() or any(isinstance(weight, DTensor) for weight in model.parameters())
+    return is_sharded and torch.distributed.get_world_size() > 1
 
 
 def changed_loop(model: GenerationMixin) -> str | None:
-    """Name the first part of transformers' loops that a model's class, or the model itself, replaces."""
+    """Name the first method of transformers' loops that the model's class, or the model itself, overrides."""
     parts = (name for name in LOOPS if hasattr(GenerationMixin, name))
     return next(
         (
@@ -283,7 +284,7 @@ def changed_loop(model: GenerationMixin) -> str | None:
 
 
 def source_length(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
-    """Return S of whatever stands for the source in a call of `generate`."""
+    """Return S, in whichever form a call of `generate` gives the source."""
     for source in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")):
         if source is not None:
             return source.shape[1]
@@ -291,7 +292,7 @@ def source_length(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int
 
 
 def prefix_length(kwargs: Mapping[str, Any]) -> int:
-    """Return how many tokens stand before the generated ones: the decoder's start, or what is given."""
+    """Return P, the number of tokens before the generated ones: the decoder's start, or those that are given."""
     prefix = kwargs.get("decoder_input_ids")
     return 1 if prefix is None else prefix.shape[1]
 
@@ -314,8 +315,8 @@ def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | 
             "length_penalty_alpha=None for transformers' beam search"
         )
     logger.warning_once(
-        f"{foreign} is left to transformers' beam search, whose length penalty is not the paper's; num_beams=1 does "
-        "without a penalty"
+        f"{foreign} is left to transformers' beam search, whose length penalty is not the paper's; num_beams=1 needs "
+        "no penalty"
     )
     return None
 

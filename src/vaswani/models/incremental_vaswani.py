@@ -303,13 +303,13 @@ def register_forwards(*kinds: type[nn.Module]) -> None:
 
 
 def is_as_written(model: Any) -> bool:
-    """Tell whether the way from tokens to logits is as it was written, and nobody looks at what passes along it."""
+    """Tell whether everything between tokens and logits is as it was written, and no hook looks at it."""
     if model.training or not is_untouched(model) or torch_module._has_any_global_hook():
         return False
     if type(model).forward not in FORWARDS.values():
         return False
     for name, method in METHODS.items():
-        # What is put into the object and is its own method still, as PEFT leaves it behind, changes nothing.
+        # PEFT leaves an attribute of the object behind that is still its own method: that changes nothing.
         if getattr(getattr(model, name), "__func__", None) is not method or getattr(model, name).__self__ is not model:
             return False
     if hasattr(model, "_reorder_cache") or not has_known_attention(model.config):
@@ -330,11 +330,11 @@ def has_known_attention(config: Any) -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Tell whether an object has its class's `forward`, plain weights that are there, and no hooks."""
+    """Tell whether a module has its class's `forward`, plain weights that are loaded, and no hooks."""
     if module._compiled_call_impl is not None or "forward" in vars(module):
         return False
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    # transformers leaves its own hooks in place once attention was asked for.
+    # Once attentions were asked for, transformers leaves its own hooks in place.
     if any(getattr(hook, "__module__", None) != "transformers.utils.output_capturing" for hook in hooks):
         return False
     weights = (weight for weight in module._parameters.values() if weight is not None)

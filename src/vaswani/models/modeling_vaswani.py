@@ -4,10 +4,10 @@ Axis letters, in all model files: B sentences of a batch, K hypotheses of a sent
 positions, T target positions, P positions of a prefix, H heads (h), D model width (d_model), V vocabulary; d_k and d_v
 are the widths of a key and of a value of one head. Parameter names are Marian's, so that state dicts move across.
 
-What the paper leaves open follows the code that made its numbers (tensor2tensor, June 2017): no normalization at the
-end of a stack, the decoder's input shifted by a zero vector, initialization as in `VaswaniPreTrainedModel`. Two things
-deviate: layer normalization adds 1e-5 to the variance (that code: 1e-6) as Marian and PyTorch do, and the target-space
-vector that it added to every encoder input is absent, as in the paper.
+Where the paper leaves something open, we follow the code that made its numbers (tensor2tensor, June 2017): no
+normalization at the end of a stack, the decoder's input shifted by a zero vector, initialization as in
+`VaswaniPreTrainedModel`. Two things deviate: layer normalization adds 1e-5 to the variance (that code: 1e-6) as Marian
+and PyTorch do, and the target-space vector that it added to every encoder input is absent, as in the paper.
 """
 
 import math
@@ -37,7 +37,7 @@ from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .generation_vaswani import VaswaniGenerationMixin
 from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
-from .pipeline_vaswani import TranslationPipeline  # noqa: F401  saved folders carry what this file imports
+from .pipeline_vaswani import TranslationPipeline  # noqa: F401  a saved folder has the files that this one imports
 from .search_vaswani import DecoderState
 
 
@@ -101,7 +101,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
 
 
 class VaswaniSinusoidalPositionalEmbedding(nn.Module):
-    """Section 3.5 computed when needed: nothing to store, to initialize, to cast or to outgrow."""
+    """Section 3.5, computed when needed: there is no table to store, to initialize, to cast or to outgrow."""
 
     def __init__(self, d_model: int):
         super().__init__()
@@ -201,7 +201,7 @@ class VaswaniAttention(nn.Module):
     def _keys_and_values(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Project, or take from the cache, what is attended to: (B, H, S, d_k) and (B, H, S, d_v)."""
+        """Return keys (B, H, S, d_k) and values (B, H, S, d_v), projected now or taken from the cache."""
         cache, cross_states_are_cached = past_key_values, False
         if isinstance(past_key_values, EncoderDecoderCache):
             if key_value_states is None:
@@ -226,7 +226,7 @@ class VaswaniAttention(nn.Module):
 
 
 class VaswaniLayer(GradientCheckpointingLayer):
-    """What the layers of both stacks share: self-attention, feed-forward network, residuals and normalization."""
+    """The common part of the layers of both stacks: self-attention, feed-forward network, residuals, normalization."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 class VaswaniPreTrainedModel(PreTrainedModel):
-    """What all models here share: the capabilities that transformers asks about, and the initialization.
+    """The base of all models here: the capabilities that transformers asks about, and the initialization.
 
     Notes
     -----
@@ -375,7 +375,7 @@ def _init_as_one_matrix(*projections: nn.Linear) -> None:
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """What the two stacks share: embeddings scaled by sqrt(d_model) plus positions, with dropout (3.4, 3.5, 5.4)."""
+    """The common part of both stacks: embeddings times sqrt(d_model) plus positions, with dropout (3.4, 3.5, 5.4)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -396,7 +396,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
             if self.config.pad_token_id is not None:
-                # The decoder's start is a zero vector whatever becomes of the softmax's row for <pad>.
+                # The decoder's start is a zero vector, even if the softmax's row for <pad> is not.
                 inputs_embeds = inputs_embeds.masked_fill((input_ids == self.config.pad_token_id)[..., None], 0)
         return inputs_embeds * math.sqrt(self.config.d_model)
 
@@ -498,7 +498,7 @@ class VaswaniDecoder(VaswaniStack):
         )
         hidden_states = self.add_positions(inputs_embeds, past_length)
         for layer in self.layers:
-            # The encoder's output goes by position: gradient checkpointing passes gradients to no keyword.
+            # The encoder's output is a positional argument: gradient checkpointing passes no gradients to keywords.
             hidden_states = layer(
                 hidden_states,
                 causal_mask,
@@ -557,7 +557,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         input_ids, attention_mask : Tensor of shape (B, S)
             Source ids and 1 for each real token.
         decoder_input_ids, decoder_attention_mask : Tensor of shape (B, T)
-            Target ids shifted right, and 1 for each real token; T = 1 a step when decoding from a cache.
+            Target ids shifted right, and 1 for each real token; T = 1 when decoding from a cache.
         encoder_outputs : BaseModelOutput or tuple
             Whose first element is the encoder's (B, S, D) output.
         past_key_values : EncoderDecoderCache
@@ -614,10 +614,11 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationM
         super().__init__(config)
         self.model = VaswaniModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        # A zero row has logit 0 for ever, which may well be the highest: <pad> has to be ruled out.
+        # The row of <pad> is zero and stays zero, so its logit is 0, which may well be the highest: rule <pad> out.
         if config.pad_token_id is not None:
             self.generation_config.suppress_tokens = [config.pad_token_id]
-        # What is thought to repeat the model's config loses our own settings when loaded.
+        # transformers rebuilds a generation config that it believes derived from the model's, and would drop our
+        # fields.
         self.generation_config._from_model_config = False
         self.post_init()
 
@@ -670,7 +671,7 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationM
         logits = self.lm_head(outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            # transformers' loss for this class name would shift the labels itself: they stand in place already.
+            # Given `labels` alone, transformers' loss for this class name would shift them: they are in place already.
             loss = self.loss_function(
                 logits=logits,
                 labels=labels,

@@ -17,7 +17,7 @@ from .generation_vaswani import length_arguments
 def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
     """Say in half a sentence why a tokenizer cannot be that of a model, or return None.
 
-    Other models than this project's may have rows to spare, but no fewer than their tokenizer has types.
+    Models of other kinds may have more rows than their tokenizer has types, but not fewer.
     """
     rows, types = model.config.vocab_size, 0 if tokenizer is None else len(tokenizer)
     if tokenizer is None or (tokenizer.eos_token_id is None and types < rows):
@@ -29,12 +29,12 @@ def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
 
 
 def as_inputs(inputs: Any) -> Any:
-    """Make whatever yields strings what transformers' pipelines take: a list if it has a length, else a generator.
+    """Turn anything that yields strings into a list if it has a length, else into a generator, for the base class.
 
     Raises
     ------
     ValueError
-        If it has columns, of which one must be chosen.
+        If the input has columns, one of which must be chosen.
     """
     if isinstance(inputs, Mapping) or hasattr(inputs, "column_names") or getattr(inputs, "ndim", 1) != 1:
         raise ValueError(
@@ -48,10 +48,10 @@ def as_inputs(inputs: Any) -> Any:
 class TranslationPipeline(Pipeline):
     """Translate sentences with an encoder-decoder model.
 
-    A string gives ``[{"translation_text": ...}]``. What has a length (a list, a tuple, a column of a `datasets` table,
-    an array, a Series) gives a list of one such dict for each string, in order. A generator or another iterable of
-    strings, or a dataset of torch's such as a `KeyDataset`, gives an iterable of lists of one dict, translated as they
-    are asked for. With ``num_return_sequences=n`` each string gives a list of n dicts.
+    A string gives ``[{"translation_text": ...}]``. A list, a tuple, a column of a `datasets` table, an array or a
+    Series of strings gives a list of one such dict for each, in order. A generator or another iterable of strings, or
+    a dataset of torch's such as a `KeyDataset`, gives an iterable of lists of one dict, translated as they are asked
+    for. With ``num_return_sequences=n`` each string gives a list of n dicts.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class TranslationPipeline(Pipeline):
     task : str, default="translation"
         Or ``"translation_XX_to_YY"``, which must name the direction that the model was trained on.
     src_lang, tgt_lang : str, optional
-        The model's languages, here or at a call: what is translated does not depend on them, but others are refused.
+        The model's languages, here or at a call. They change nothing, but other languages are refused.
     **kwargs
         As for every transformers pipeline (`device`, `batch_size`, ...), and every option of ``generate()``. Where no
         length is given, neither here nor in the model's settings, an output may have the source's length + 50 tokens,
@@ -122,7 +122,7 @@ class TranslationPipeline(Pipeline):
         return preprocess, generate_kwargs, {name: value for name, value in postprocess.items() if value is not None}
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
-        """Translate a string, or whatever yields strings."""
+        """Translate a string, or anything that yields strings."""
         inputs = as_inputs(inputs)
         if isinstance(inputs, Sized) and not isinstance(inputs, str | bytes) and len(inputs) == 0:
             return []

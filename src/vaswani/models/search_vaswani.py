@@ -70,13 +70,14 @@ def length_penalty(length: torch.Tensor | int, alpha: float) -> Any:
 
 @dataclass
 class Hypotheses:
-    """Of each of B sentences, the K hypotheses that are alive and the K best that have finished, best first.
+    """The K live hypotheses of each of B sentences, and the K best finished ones, best first.
 
-    A path holds two numbers for each generated token, the token and the row that it continued; -1 beyond its end.
+    A path holds two numbers for each generated token: the token, and the row that it continued. Both are -1 beyond the
+    end.
     """
 
-    sentence: torch.Tensor  # (B,) its place among all sentences
-    limit: torch.Tensor  # (B,) the most tokens that it may have
+    sentence: torch.Tensor  # (B,) index among all sentences
+    limit: torch.Tensor  # (B,) most tokens that may be generated
     paths: torch.Tensor  # (B, K, T, 2)
     scores: torch.Tensor  # (B, K) log P(Y|X), -inf where there is none
     finished_paths: torch.Tensor  # (B, K, T, 2)
@@ -84,24 +85,25 @@ class Hypotheses:
 
     @classmethod
     def start(cls, limit: torch.Tensor, num_beams: int) -> "Hypotheses":
-        """Return one empty hypothesis for each of the sentences, whose limits are given."""
-        nothing = torch.full((len(limit), num_beams), -math.inf, device=limit.device)
-        one = nothing.clone()
-        one[:, 0] = 0
+        """Return one empty hypothesis for each of the sentences with these (B,) limits."""
+        no_scores = torch.full((len(limit), num_beams), -math.inf, device=limit.device)
+        scores = no_scores.clone()
+        scores[:, 0] = 0
         paths = limit.new_empty(len(limit), num_beams, 0, 2)
-        return cls(torch.arange(len(limit), device=limit.device), limit, paths, one, paths, nothing)
+        return cls(torch.arange(len(limit), device=limit.device), limit, paths, scores, paths, no_scores)
 
     def select(self, sentences: torch.Tensor) -> "Hypotheses":
-        """Return these sentences alone."""
+        """Return these sentences only."""
         return Hypotheses(*(getattr(self, field.name)[sentences] for field in fields(self)))
 
     def advance(
         self, log_probs: torch.Tensor, tokens: torch.Tensor, eos_token_ids: torch.Tensor, alpha: float
     ) -> torch.Tensor:
-        """Continue every hypothesis by (B, K, C) tokens; return the (B, K) slots that the live ones continued.
+        """Continue each hypothesis by C candidate tokens; return the parents, (B, K), of the live hypotheses.
 
-        As in the original code, the 2K best continuations of a sentence, among them those that end it, compete: those
-        that end for a place among the K finished, the others for one among the K alive.
+        As in the original code, the 2K best continuations of a sentence compete, those that end it among them: those
+        that end for a place among the K finished, the others for a place among the K live. `log_probs` and `tokens`
+        have the shape (B, K, C).
         """
         num_beams, choices = tokens.shape[1:]
         totals = (self.scores[..., None] + log_probs).flatten(1)
@@ -124,9 +126,9 @@ class Hypotheses:
     def is_done(self, alpha: float, wanted: int) -> torch.Tensor:
         """Tell for each sentence whether its `wanted` best hypotheses are found.
 
-        They are when the best live hypothesis, at the best penalty that it could reach, cannot beat the worst finished
-        one: the rule of the original code, but that it applied it to a whole batch, and that at least `wanted`
-        have to be finished where it asked for one.
+        "Terminate early when possible" (section 6.1): as soon as the best live hypothesis, at the best penalty within
+        its reach, cannot beat the worst finished one. The original code applied this rule to a whole batch at once,
+        and asked for one finished hypothesis rather than for `wanted`.
         """
         length = self.paths.shape[2]
         reachable = torch.stack([self.limit, torch.full_like(self.limit, length + 1)])
@@ -139,8 +141,8 @@ class Hypotheses:
     def best(self, alpha: float, wanted: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return sentence (B,), paths (B, wanted, T, 2) and scores (B, wanted), best first.
 
-        Hypotheses that were cut off stand behind all that finished, as in the original code, which used them only
-        where none had.
+        Hypotheses that were cut off come after all finished ones, as in the original code, which used them only where
+        none had finished.
         """
         count = (self.finished_scores > -math.inf).sum(1, keepdim=True)
         order = torch.arange(wanted, device=count.device).expand(len(count), -1)
@@ -151,7 +153,7 @@ class Hypotheses:
 
 
 def gather_beams(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Pick from (B, N, T, 2) paths those that (B, M) `chosen` names."""
+    """Pick from (B, N, T, 2) paths those that the (B, M) indices `chosen` name."""
     return paths.gather(1, chosen[..., None, None].expand(-1, -1, *paths.shape[2:]))
 
 
@@ -161,17 +163,17 @@ def num_candidates(num_beams: int, eos_token_ids: torch.Tensor) -> int:
 
 
 class Scorer:
-    """From logits to the best continuations of each row, ruling out what the settings rule out.
+    """Turns logits into the best continuations of each row, without the tokens that the settings rule out.
 
     Parameters
     ----------
     processors : LogitsProcessorList
-        What transformers made of the settings.
+        Made of the settings by transformers.
     config : GenerationConfig
     prefix : Tensor of shape (R, P)
-        What stands before the generated tokens.
+        The tokens before the generated ones.
     only_bans : bool
-        Whether the processors may be only those that the settings ask for.
+        Whether all processors come from the settings, none from the call.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class Scorer:
         dictionary = config.return_dict_in_generate
         self.scores: list | None = [] if dictionary and config.output_scores else None
         self.logits: list | None = [] if dictionary and config.output_logits else None
-        # Else each step has to see all sentences, and to see its probabilities in full.
+        # Otherwise every step needs the whole vocabulary's probabilities, and all sentences.
         self.is_plain = only_bans and self.scores is None and self.logits is None
         self.is_plain = self.is_plain and all(type(processor) in BANS for processor in processors)
         self.probabilities = prefix.new_empty(0, dtype=torch.float32)
@@ -192,11 +194,11 @@ class Scorer:
     def continuations(
         self, logits: torch.Tensor, tokens: torch.Tensor, count: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities and ids, (R, count) each, of what continues the (R, T) tokens best."""
+        """Return log-probabilities and ids, (R, count) each, of the tokens that continue the (R, T) tokens best."""
         count = min(count, logits.shape[-1])
         if not self.is_plain:
             return self._process(logits, tokens, log_probs=True).topk(count)
-        # log P(y) = logit(y) - logit(best) + log P(best): no pass over the vocabulary but the softmax's own.
+        # log P(y) = logit(y) - logit(best) + log P(best): no pass over the vocabulary except the softmax's own.
         self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
         torch.softmax(logits, -1, out=self.probabilities)
         scores, ids = self._ban(logits, tokens).topk(count)
@@ -204,7 +206,7 @@ class Scorer:
         return scores - scores[:, :1] + best.log(), ids
 
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the ids, (R,), of what continues the (R, T) tokens best."""
+        """Return the ids, (R,), of the tokens that continue the (R, T) tokens best."""
         scores = self._ban(logits, tokens) if self.is_plain else self._process(logits, tokens, log_probs=False)
         return scores.max(-1).indices  # several times as fast as argmax on a CPU
 
@@ -217,7 +219,7 @@ class Scorer:
         return logits
 
     def _process(self, logits: torch.Tensor, tokens: torch.Tensor, log_probs: bool) -> torch.Tensor:
-        logits = logits.to(torch.float32, copy=True)  # the next step writes over them
+        logits = logits.to(torch.float32, copy=True)  # the next step overwrites the original
         if self.logits is not None:
             self.logits.append(logits)
         scores = self.processors(
@@ -272,15 +274,15 @@ class SearchState:
         return sentences
 
     def sequences(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Put (B * n, T) generated tokens, -1 beyond their ends, behind their prefixes."""
+        """Put prefixes before (B * n, T) generated tokens, and padding in place of the -1 beyond their ends."""
         prefix = self.prefix.repeat_interleave(len(tokens) // len(self.prefix), dim=0)
         return torch.cat([prefix, tokens.masked_fill(tokens < 0, self.scorer.pad_token_id)], dim=1)
 
 
 class ForcedEndAtLimit(LogitsProcessor):
-    """Let nothing but `token_id` follow where a sentence has reached its limit.
+    """Force `token_id` as the last token that the limit of each sentence leaves room for.
 
-    transformers' `ForcedEOSTokenLogitsProcessor` knows one limit for all sentences, the longest.
+    transformers' `ForcedEOSTokenLogitsProcessor` knows only one limit, that of the longest source.
     """
 
     def __init__(self, token_id: torch.Tensor, lengths: torch.Tensor):
@@ -295,7 +297,7 @@ class ForcedEndAtLimit(LogitsProcessor):
 def with_ends_forced_at(
     limit: torch.Tensor, processors: LogitsProcessorList, prefix_length: int, num_beams: int
 ) -> LogitsProcessorList:
-    """Return processors among which a forced end comes at each sentence's own limit, (B,) tokens behind the prefix."""
+    """Return the processors, but with forced ends at each sentence's own limit: (B,) tokens after the prefix."""
     lengths = (limit + prefix_length).repeat_interleave(num_beams)
     return LogitsProcessorList(
         ForcedEndAtLimit(torch.as_tensor(processor.eos_token_id).flatten(), lengths)
