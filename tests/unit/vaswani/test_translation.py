@@ -2,10 +2,10 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from vaswani import TranslationPipeline
+from vaswani import TranslationPipeline, translation
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
-from vaswani.translation import load, translate
+from vaswani.translation import _batches, load, translate
 
 
 pytestmark = pytest.mark.smoke
@@ -95,6 +95,19 @@ def test_only_so_much_of_a_long_sentence_is_translated(limit, model, tokenizer, 
     long, short = (tokenizer(text).input_ids for text in ("one two three four", "six"))
     assert seen == [[long if limit != 4 else [*long[:3], 0]], [short]]
     assert ("1 of 2 sentences are cut off after 4 tokens" in caplog.text) == (limit == 4)
+
+
+def test_batches_are_filled_with_the_longest_first():
+    lengths = {7: 2, 3: 5, 8: 5, 1: 3, 4: 1, 9: 40}
+    assert list(_batches(lengths, max_tokens=10, bytes_per_token=0)) == [[9], [3, 8], [1, 7, 4]]
+    assert list(_batches(lengths, max_tokens=9, bytes_per_token=0)) == [[9], [3], [8], [1, 7, 4]]
+
+
+def test_scores_of_a_batch_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(translation, "MAX_SCORE_BYTES", 110 * 8)
+    # Of 5 tokens and 50 more, two sentences fit; of 6 tokens only one does.
+    assert list(_batches(dict.fromkeys(range(5), 5), 100, bytes_per_token=8)) == [[0, 1], [2, 3], [4]]
+    assert list(_batches(dict.fromkeys(range(2), 6), 100, bytes_per_token=8)) == [[0], [1]]
 
 
 def test_what_generate_does_not_take_is_said_in_a_sentence(model, tokenizer):

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig, GenerationConfig
 
 from training.settings import ROOT, parse_settings
@@ -36,6 +37,12 @@ def test_padding_is_the_last_id_and_the_start_unless_given():
         ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
         ({"v_head_dim": 0}, "v_head_dim=0 must be at least 1"),
         ({"vocab_size": -3}, "vocab_size=-3 must be at least 1"),
+        ({"vocab_size": 99, "pad_token_id": 99}, "pad_token_id=99 must be an id below vocab_size=99"),
+        ({"vocab_size": 99, "pad_token_id": -1}, "pad_token_id=-1 must be an id below vocab_size=99"),
+        (
+            {"vocab_size": 99, "decoder_start_token_id": 99},
+            "decoder_start_token_id=99 must be an id below vocab_size=99",
+        ),
         ({"dropout": 1.0}, r"dropout=1.0 must be in \[0, 1\)"),
         ({"attention_dropout": -0.1}, r"attention_dropout=-0.1 must be in \[0, 1\)"),
     ],
@@ -54,7 +61,7 @@ def test_a_config_file_that_is_not_allowed_is_refused_before_training_with_its_f
 
 @pytest.mark.parametrize("fields", [{"position_embedding_type": "rotary"}, {"d_model": "512"}, {"use_cache": 3}])
 def test_bad_types_are_refused(fields):
-    with pytest.raises(Exception, match=next(iter(fields))):
+    with pytest.raises(StrictDataclassFieldValidationError, match=next(iter(fields))):
         VaswaniConfig(**fields)
 
 

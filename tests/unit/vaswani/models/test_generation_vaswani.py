@@ -5,9 +5,8 @@ import torch
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
 
 from vaswani import VaswaniForConditionalGeneration
-from vaswani.models import generation_vaswani, incremental_vaswani
+from vaswani.models import generation_vaswani
 from vaswani.models.generation_vaswani import length_arguments
-from vaswani.models.search_vaswani import length_penalty
 
 
 pytestmark = pytest.mark.smoke
@@ -44,12 +43,6 @@ def searches(monkeypatch):
 
         monkeypatch.setattr(generation_vaswani, name, noted)
     return ran
-
-
-def test_the_penalty_is_that_of_wu_et_al():
-    assert length_penalty(1, 0.6) == 1
-    assert length_penalty(torch.tensor([7, 25]), 1.0).tolist() == [2, 5]
-    assert length_penalty(25, 0) == 1
 
 
 def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_path):
@@ -322,22 +315,29 @@ def test_encoded_sources_and_embedded_ones_give_the_same(model, source):
     assert torch.equal(model.generate(encoder_outputs=encoder_outputs, **mask), expected)
 
 
-def test_changed_modules_are_asked_themselves(model, source):
-    def steps():
-        return "IncrementalState" if incremental_vaswani.is_as_written(model) else "ModelState"
+def test_encoded_sources_without_a_mask_have_the_length_of_their_states(model, source):
+    encoder_outputs = model.get_encoder()(**source)
+    for num_beams in (1, 4):
+        tokens = model.generate(encoder_outputs=encoder_outputs, num_beams=num_beams, suppress_tokens=[0])
+        assert tokens.shape == (3, 1 + 5 + 50)
 
-    assert steps() == "IncrementalState"
-    model.generate(**source, num_beams=1, output_attentions=True, return_dict_in_generate=True)
-    assert steps() == "IncrementalState"
-    hook = model.model.decoder.layers[0].fc1.register_forward_hook(lambda *arguments: None)
-    assert steps() == "ModelState"
-    hook.remove()
-    assert steps() == "IncrementalState"
-    with torch.autocast("cpu", torch.bfloat16):
-        assert steps() == "ModelState"
-        assert len(model.generate(**source)) == len(model.generate(**source, num_beams=1)) == 3
-    model.train()
-    assert steps() == "ModelState"
-    model.eval()
-    model.model.decoder.layers[0].fc1 = type("Adapted", (torch.nn.Linear,), {})(16, 32)
-    assert steps() == "ModelState"
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize(("given", "end"), [({"min_length": 6}, 6), ({"min_new_tokens": 6}, 9)], ids=str)
+def test_a_prefix_counts_for_min_length_and_not_for_min_new_tokens(given, end, num_beams, model, source):
+    with torch.no_grad():  # every sentence ends as soon as it may
+        model.model.decoder.layers[-1].final_layer_norm.bias.fill_(1.0)
+        model.lm_head.weight[0] = 3.0
+    prefix = torch.tensor([[22, 1, 2]] * 3)
+    tokens = model.generate(**source, decoder_input_ids=prefix, num_beams=num_beams, **given)
+    assert [row.index(0) for row in tokens.tolist()] == [end] * 3
+
+
+def test_a_fallback_computes_dropped_sentences_but_hides_their_logits(model, source):
+    source["attention_mask"][1, 1:] = 0  # done long before the others
+    rows = []
+    model.lm_head.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
+    hooked = model.generate(**source, suppress_tokens=[0], extra_target_tokens=3)
+    assert set(rows) == {12}
+    model.lm_head._forward_pre_hooks.clear()
+    assert torch.equal(model.generate(**source, suppress_tokens=[0], extra_target_tokens=3), hooked)

@@ -1,0 +1,146 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+from vaswani.models.generation_vaswani import ModelState
+from vaswani.models.incremental_vaswani import IncrementalState, KVCache, attend, is_as_written
+
+
+SOURCE = {"input_ids": torch.arange(1, 6).expand(3, 5), "attention_mask": torch.ones(3, 5, dtype=torch.int64)}
+
+
+def is_fast(model) -> bool:
+    """Tell which state the model gives."""
+    states = (model.get_encoder()(**SOURCE).last_hidden_state,)
+    state = model.decoder_state(1, {"encoder_outputs": states, "attention_mask": SOURCE["attention_mask"]})
+    assert type(state) is (IncrementalState if is_as_written(model) else ModelState)
+    return type(state) is IncrementalState
+
+
+def hook(model, monkeypatch):
+    model.model.decoder.layers[0].fc1.register_forward_hook(lambda *given: None)
+
+
+def pre_hook(model, monkeypatch):
+    model.model.decoder.layers[1].encoder_attn.register_forward_pre_hook(lambda *given: None)
+
+
+def forward_of_an_object(model, monkeypatch):
+    layer = model.model.decoder.layers[0].fc2
+    layer.forward = layer.forward
+
+
+def forward_of_a_class(model, monkeypatch):
+    forward = nn.LayerNorm.forward
+    monkeypatch.setattr(nn.LayerNorm, "forward", lambda self, states: forward(self, states))
+
+
+def subclass_of_a_parameter(model, monkeypatch):
+    layer = model.model.decoder.layers[0].fc1
+    layer.weight = type("Quantized", (nn.Parameter,), {})(layer.weight.data)
+
+
+def weight_elsewhere(model, monkeypatch):
+    layer = model.model.decoder.layers[0].fc1
+    layer.weight = nn.Parameter(layer.weight.data.to("meta"))
+
+
+def subclass_of_a_module(model, monkeypatch):
+    model.model.decoder.layers[0].fc1 = type("Adapted", (nn.Linear,), {})(16, 32)
+
+
+def training(model, monkeypatch):
+    model.train()
+
+
+def attention_of_ones_own(model, monkeypatch):
+    AttentionInterface.register("ones_own", lambda *given, **named: None)
+    model.config._attn_implementation = "ones_own"
+
+
+def cache_order_of_ones_own(model, monkeypatch):
+    monkeypatch.setattr(type(model), "_reorder_cache", lambda self, cache, rows: cache, raising=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        hook, pre_hook, forward_of_an_object, forward_of_a_class, subclass_of_a_parameter, weight_elsewhere,
+        subclass_of_a_module, training, attention_of_ones_own, cache_order_of_ones_own,
+    ],
+)  # fmt: skip
+def test_a_changed_model_is_asked_itself(change, random_model, monkeypatch):
+    model = random_model()
+    assert is_fast(model)
+    states = (model.get_encoder()(**SOURCE).last_hidden_state,)
+    change(model, monkeypatch)
+    assert not is_as_written(model)
+    assert isinstance(model.decoder_state(1, {"encoder_outputs": states}), ModelState)
+
+
+def test_what_leaves_a_model_as_it_was_keeps_it_fast(random_model):
+    model = random_model()
+    model.generate(**SOURCE, num_beams=1, output_attentions=True, return_dict_in_generate=True, max_new_tokens=2)
+    assert is_fast(model)
+    removed = model.lm_head.register_forward_hook(lambda *given: None)
+    removed.remove()
+    assert is_fast(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_as_written(model)
+        assert len(model.generate(**SOURCE, max_new_tokens=2)) == 3
+
+
+def cache_of(random_model, num_beams: int) -> KVCache:
+    model = random_model(decoder_attention_heads=2, head_dim=6, v_head_dim=4)
+    attentions = [layer.self_attn for layer in model.model.decoder.layers]
+    return KVCache(attentions, torch.zeros(2, 5, 16), num_beams)
+
+
+@pytest.mark.parametrize(
+    ("num_beams", "first_rooms"), [(1, [16, 32, 48, 64, 80, 100]), (4, [16, 32]), (30, [2, 4, 6])]
+)
+def test_a_cache_grows_by_a_quarter_and_at_first_by_a_few_positions(num_beams, first_rooms, random_model):
+    cache, rooms = cache_of(random_model, num_beams), []
+    while len(rooms) < len(first_rooms):
+        cache.advance(None)
+        room = cache.mask.shape[2] // num_beams
+        if room not in rooms:
+            rooms.append(room)
+    assert rooms == first_rooms
+    assert cache.keys[1].shape == (4, rooms[-1] * num_beams, 6)
+    assert cache.values[1].shape == (4, rooms[-1] * num_beams, 4)
+
+
+def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
+    cache = cache_of(random_model, num_beams=2)
+    cache.advance(None)
+    cache.advance(torch.tensor([[0, 0], [1, 0]]))
+    assert (cache.mask == 0).nonzero().tolist() == [
+        [0, 0, 0], [0, 0, 2], [0, 1, 0], [0, 1, 3],  # both came from the first slot
+        [1, 0, 1], [1, 0, 2], [1, 1, 0], [1, 1, 3],  # they changed places
+    ]  # fmt: skip
+    assert (cache.mask[cache.mask != 0] == -math.inf).all()
+    keys, values = torch.randn(4, 2, 6), torch.randn(4, 2, 4)
+    all_keys, all_values = cache.append(1, keys, values)
+    assert torch.equal(all_keys[:, 2:4], keys)
+    assert torch.equal(all_values[:, 2:4], values)
+    assert not all_keys[:, :2].any()
+    assert not cache.keys[0].any()
+    cache.select(torch.tensor([1]))
+    assert torch.equal(cache.keys[1][:, 2:4], keys[2:])
+    assert (cache.mask == 0).nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 3]]
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_attention_is_that_of_equation_1(is_masked):
+    query, keys, values = torch.randn(6, 3, 8), torch.randn(6, 5, 8), torch.randn(6, 5, 4)
+    mask = torch.zeros(6, 3, 5).index_fill(2, torch.tensor([1, 4]), -math.inf) if is_masked else None
+    output = attend(query, keys, values, mask, 8**-0.5, num_heads=2)
+    expected = nn.functional.scaled_dot_product_attention(query, keys, values, mask)  # (B * H, K, d_v)
+    expected = torch.stack(
+        [torch.cat([expected[2 * b, k], expected[2 * b + 1, k]]) for b in range(3) for k in range(3)]
+    )
+    torch.testing.assert_close(output, expected)

@@ -1,0 +1,44 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vaswani.models.pipeline_vaswani import as_inputs, tokenizer_problem
+
+
+class Tokenizer:
+    def __init__(self, types: int, eos_token_id: int | None = 0):
+        self.types, self.eos_token_id = types, eos_token_id
+
+    def __len__(self):
+        return self.types
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tokenizer", "problem"),
+    [
+        ("vaswani", Tokenizer(99), None),
+        ("vaswani", Tokenizer(98), "has a vocabulary of 99 types but a tokenizer of 98: both must be equal"),
+        ("vaswani", Tokenizer(100), "has a vocabulary of 99 types but a tokenizer of 100: both must be equal"),
+        ("marian", Tokenizer(98), None),
+        ("marian", Tokenizer(100), "has a vocabulary of 99 types but a tokenizer of 100: both must be equal"),
+        ("marian", None, "has no tokenizer: it must hold a tokenizer.json beside the model"),
+        ("marian", Tokenizer(1, None), "has no tokenizer: it must hold a tokenizer.json beside the model"),
+    ],
+)
+def test_a_tokenizer_must_fit_its_model(model_type, tokenizer, problem):
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=99, model_type=model_type))
+    assert tokenizer_problem(model, tokenizer) == problem
+
+
+def test_all_that_yields_strings_is_taken():
+    assert as_inputs("one") == "one"
+    for strings in (["one", "two"], ("one", "two"), np.array(["one", "two"])):
+        assert as_inputs(strings) == ["one", "two"]
+    assert list(as_inputs(iter(["one", "two"]))) == ["one", "two"]
+
+
+@pytest.mark.parametrize("columns", [{"en": ["one"]}, np.array([["one"]])], ids=["mapping", "matrix"])
+def test_of_columns_one_must_be_chosen(columns):
+    with pytest.raises(ValueError, match=r"has columns: choose one, such as inputs\['en'\]"):
+        as_inputs(columns)
