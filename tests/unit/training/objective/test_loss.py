@@ -6,7 +6,13 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 from training.objective import loss as loss_module
-from training.objective.loss import LabelSmoothedObjective, LossSums, fused_label_smoothed_sums, label_smoothed_sums
+from training.objective.loss import (
+    LabelSmoothedObjective,
+    LossSums,
+    fused_label_smoothed_sums,
+    label_smoothed_sums,
+    softmax_and_logsumexp,
+)
 
 
 fused = partial(fused_label_smoothed_sums, label_smoothing=0.1)
@@ -156,6 +162,31 @@ def test_the_objective_gives_every_parameter_the_gradient_of_the_logits_path(ran
     for name, gradient in found.items():
         # A key's bias moves all scores of a query alike: its gradient is rounding.
         assert torch.allclose(gradient, model.get_parameter(name).grad, rtol=1e-4, atol=1e-4), name
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3])
+def test_the_objective_smooths_as_it_is_told(random_model, batch, epsilon):
+    model = random_model()
+    inputs = batch(model.config)
+    with torch.no_grad():
+        sums, logits = LabelSmoothedObjective(model, epsilon)(**inputs), model(**inputs).logits
+    expected = label_smoothed_sums(logits, inputs["labels"], epsilon)
+    assert torch.allclose(sums.loss, expected.loss, rtol=1e-5)
+    assert (sums.loss == sums.nll) == (epsilon == 0)
+
+
+@pytest.mark.parametrize(("chunk", "sizes"), [(15, [15, 15, 7]), (None, [20, 17])])
+def test_no_more_logits_exist_at_a_time_than_a_chunk_has(monkeypatch, chunk, sizes):
+    found = []
+
+    def record(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found.append(len(logits))
+        return softmax_and_logsumexp(logits)
+
+    monkeypatch.setattr(loss_module, "softmax_and_logsumexp", record)
+    monkeypatch.setattr(loss_module, "CHUNK_ON_CPU", 20)
+    fused(*some_states(), chunk=chunk)
+    assert found == sizes
 
 
 def test_a_batch_without_targets_gives_every_parameter_a_gradient_of_zero(random_model, batch):

@@ -1,6 +1,7 @@
 """Weights and moments by name, to a checkpoint and back; whole tensors from shards in a group of one process."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from accelerate import Accelerator
 from torch import distributed
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from training.trainer import sharding
 from training.trainer.checkpoints import save_checkpoint
 from training.trainer.sharding import full_tensor, load_tensors, optimizer_tensors
 
@@ -70,6 +72,18 @@ def test_a_frozen_weight_is_loaded_and_gets_no_moments(trained, tmp_path):
     assert torch.equal(other.get_parameter(FROZEN), model.get_parameter(FROZEN))
     assert other.get_parameter(FROZEN) not in its_optimizer.state
     assert len(its_optimizer.state) == len(list(other.parameters())) - 1
+
+
+def test_other_processes_expect_the_tensors_that_the_main_one_sends(trained, tmp_path, monkeypatch):
+    model, optimizer = trained(1)
+    folder = save_checkpoint(tmp_path, 1, model, optimizer_tensors(model, optimizer), {})
+    monkeypatch.setattr(sharding, "broadcast_object_list", lambda _: [["exp_avg", "exp_avg_sq", "step"]])
+    shapes: dict[bool, list[torch.Size]] = {True: [], False: []}
+    for is_main, found in shapes.items():
+        monkeypatch.setattr(sharding, "broadcast", lambda tensor, found=found: (found.append(tensor.shape), tensor)[1])
+        load_tensors(folder, model, optimizer, SimpleNamespace(is_main_process=is_main, device="cpu"))
+    assert shapes[True] == shapes[False]
+    assert torch.Size() in shapes[True]
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def test_two_systems_that_are_equally_good_are_not_told_apart():
     assert result["sacrebleu"]["difference"] != 0
     assert result["sacrebleu"]["randomization_p_value"] > 0.05
     assert result["sacrebleu"]["bootstrap_p_value"] > 0.05
+    assert result["sacrebleu"]["bootstrap_p_value"] != result["sacrebleu"]["randomization_p_value"]  # two tests
 
 
 def test_case_matters_to_both_protocols_unless_it_is_said_not_to():
