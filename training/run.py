@@ -20,32 +20,38 @@ from transformers.utils.logging import disable_progress_bar
 from training.data.preparation import Prepared, describe_counts, prepare
 from training.machine import usable_cores
 from training.publishing.folder import publish, push
-from training.settings import TrainingSettings, parse_settings
+from training.recipe import parse_settings
+from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
-from training.trainer.checkpoint_manager import Keeper
-from training.trainer.fingerprint import describe_identity
+from training.trainer.checkpoint_manager import CheckpointManager
+from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, load_config
 from training.trainer.run_directory import claim_output_dir
-from training.trainer.stopping import Interrupted
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.errors import UserError
+from vaswani.interruption import Interrupted
 
 
 def main(arguments: list[str]) -> None:
     """Go the whole way: text, ids, batches, loss, checkpoints, published folder."""
     disable_progress_bar()  # transformers' own, at every save; the run's stays
     settings = parse_settings(arguments)
-    base_model, origin = (None, {}) if settings.model_name_or_path is None else load_base_model(settings)
-    config = load_config(settings) if base_model is None else base_model.config
+    base_model, origin = (None, {}) if settings.model.model_name_or_path is None else load_base_model(settings)
+    config = load_config(settings.model.config_name) if base_model is None else base_model.config
     accelerator = start_accelerator(settings)
     with claim_output_dir(settings, accelerator):
         start_trackers(settings, accelerator)
-        set_seed(settings.seed)
+        set_seed(settings.optimization.seed)
         # Section 5.1: data and vocabulary.
         prepared = prepare_once(settings, accelerator)
-        model = build_model(config, settings, prepared.tokenizer) if base_model is None else base_model
+        model = base_model or build_model(
+            config,
+            prepared.tokenizer,
+            (settings.data.source_lang, settings.data.target_lang),
+            settings.run.attn_implementation,
+        )
         train_and_publish(model, origin, prepared, settings, accelerator)
 
 
@@ -57,7 +63,7 @@ def train_and_publish(
     accelerator: Accelerator,
 ) -> None:
     """Train a model, evaluate it and publish it, in a directory that no other run writes to."""
-    directory = Path(settings.output_dir)
+    directory = Path(settings.run.output_dir)
     logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
         logbook.say(f"{split}: {describe_counts(count)}")
@@ -67,20 +73,20 @@ def train_and_publish(
         f"{accelerator.device.type}{together}, precision {accelerator.mixed_precision}"
     )
     if origin:
-        logbook.say(describe_origin(origin, f"{settings.source_lang}-{settings.target_lang}"))
-    identity = {}
+        logbook.say(describe_origin(origin, f"{settings.data.source_lang}-{settings.data.target_lang}"))
+    fingerprint = {}
     if accelerator.is_main_process:
-        identity = describe_identity(
+        fingerprint = run_fingerprint(
             settings, model.config, prepared.tokenizer, prepared.encoded, origin.get("base_model_sha256")
         )
-    keeper = Keeper(accelerator, settings, model, identity, logbook.say)
-    loop = TrainingLoop(accelerator, settings, prepared, keeper, logbook)
+    checkpoints = CheckpointManager(accelerator, settings.run, model, fingerprint, logbook.say)
+    loop = TrainingLoop(accelerator, settings, prepared, checkpoints, logbook)
     try:
         loop.resume()
         with loop.stop:
             loop.train()
             # Section 6.1: the last checkpoints are averaged, and evaluated on text by which nothing was chosen.
-            averaged = keeper.choose_weights()
+            averaged = checkpoints.choose_weights()
             results = [loop.evaluate(split, averaged) for split in prepared.text if split != "train"]
     except Interrupted as reason:
         logbook.say(f"Ended ({reason}) after step {loop.progress.step:,}. To go on:\n  {how_to_resume(directory)}")
@@ -90,37 +96,39 @@ def train_and_publish(
         logbook.close()
     if accelerator.is_main_process:
         folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
-        if settings.push_to_hub:
-            print(f"Sent to {push(folder, settings)}")
+        if settings.reporting.push_to_hub:
+            print(f"Sent to {push(folder, settings.reporting.hub_model_id or directory.name)}")
         print(how_to_use(folder, prepared.text[results[-1].split][0]["source"]))
 
 
 def start_accelerator(settings: TrainingSettings) -> Accelerator:
     """Set up devices and processes, with all cores at work where there is no accelerator."""
-    log_with = None if settings.report_to == "none" else settings.report_to
+    log_with = None if settings.reporting.report_to == "none" else settings.reporting.report_to
     try:
         accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # several processes find each other only if told so
-            mixed_precision=settings.mixed_precision,
+            mixed_precision=settings.run.mixed_precision,
             log_with=log_with,
-            project_dir=settings.output_dir,
+            project_dir=settings.run.output_dir,
             # One process prepares the data, or evaluates, while the others wait: longer than NCCL's ten minutes.
             kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=1))],
         )
     except ValueError as error:
-        raise UserError(f"report_to={log_with!r}, mixed_precision={settings.mixed_precision!r}: {error}") from error
+        raise UserError(
+            f"report_to={log_with!r}, mixed_precision={settings.run.mixed_precision!r}: {error}"
+        ) from error
     if accelerator.device.type == "cpu":
         # `accelerate launch` sets one thread unless told otherwise.
         torch.set_num_threads(max(1, usable_cores() // accelerator.num_processes))
         keep_freed_memory()
-    if settings.tf32:
+    if settings.run.tf32:
         torch.set_float32_matmul_precision("high")
     return accelerator
 
 
 def start_trackers(settings: TrainingSettings, accelerator: Accelerator) -> None:
     """Start the trackers, which write to the output directory, and tell them the settings."""
-    config = {name: value for name, value in vars(settings).items() if isinstance(value, str | int | float)}
+    config = {name: value for name, value in settings.values().items() if isinstance(value, str | int | float)}
     accelerator.init_trackers("vaswani", config=config)
 
 
@@ -138,7 +146,7 @@ def prepare_once(settings: TrainingSettings, accelerator: Accelerator) -> Prepar
     prepared = None
     for turn in (accelerator.is_main_process, accelerator.is_local_main_process, True):
         if turn and prepared is None:
-            prepared = prepare(settings)
+            prepared = prepare(settings.data, settings.model, settings.run.grammar_folder)
         accelerator.wait_for_everyone()
     assert prepared is not None
     return prepared

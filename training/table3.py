@@ -19,7 +19,7 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
-from training.settings import NAMES, describe_unknown, names_of
+from training.recipe import NAMES, describe_unknown, names_of
 from training.tables.layout import align
 from training.tables.records import Description, describe, measure
 from training.tables.report import tables, write_report
@@ -68,10 +68,11 @@ def fill_table(
     for row, run in zip(rows, runs, strict=True):
         run.check()
         if options.scale != 1:
-            write_config(row, options.scale, Path(run.settings.config_name))
-        load_config(run.settings)
+            write_config(row, options.scale, Path(run.settings.model.config_name))
+        load_config(run.settings.model.config_name)
     disable_progress_bar()
-    prepare(runs[0].settings)  # once: all rows find the vocabulary and the pairs in the cache
+    first = runs[0].settings  # all rows find its vocabulary and pairs in the cache
+    prepare(first.data, first.model, first.run.grammar_folder)
 
     def tell(run: Run | None = None) -> None:
         write_report(described, runs, options.output_dir, command)
@@ -133,17 +134,17 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
         ours.append(f"--config_name={options.output_dir / 'configs' / row.name}")
     recipe, base = row.settings(*flags), ROWS["base"].settings(*flags)
     if options.budget is not None:
-        steps = options.budget // base.max_tokens_per_batch
+        steps = options.budget // base.optimization.max_tokens_per_batch
         if steps < 1:
             raise UserError(
                 f"budget={options.budget} target tokens do not suffice for one update of "
-                f"max_tokens_per_batch={base.max_tokens_per_batch:,}"
+                f"max_tokens_per_batch={base.optimization.max_tokens_per_batch:,}"
             )
-        steps = steps * recipe.max_steps // base.max_steps
+        steps = steps * recipe.optimization.max_steps // base.optimization.max_steps
         ours.append(f"--max_steps={steps}")
         for name in ("logging_steps", "save_steps"):  # often enough that a short run shows progress and can resume
             if name not in names_of(flags):
-                ours.append(f"--{name}={min(getattr(recipe, name), max(1, steps // 20))}")
+                ours.append(f"--{name}={min(recipe.values()[name], max(1, steps // 20))}")
     arguments = [*row.arguments(), *ours, *flags]
     return Run(row.name, arguments, row.settings(*ours, *flags), cost=0.0)
 

@@ -1,17 +1,36 @@
 """SIGINT and SIGTERM as an exception, deferred where work must not be left half done."""
 
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
 
 class Interrupted(Exception):
-    """The process was asked to end, by the signal `number`."""
+    """The process was asked to end.
 
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
+    Parameters
+    ----------
+    reason : str
+        Such as the name of a signal.
+    number : int or None, default=None
+        The signal's, where it was one.
+    """
+
+    def __init__(self, reason: str, number: int | None = None):
+        super().__init__(reason)
         self.number = number
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None]) -> Generator[None, None, None]:
+    """Within this block SIGINT and SIGTERM call `handler`."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Interruption:
@@ -22,18 +41,18 @@ class Interruption:
         self.pending: int | None = None
 
     def __enter__(self) -> "Interruption":
-        self.before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.handling = handled_by(self._handle)
+        self.handling.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        self.handling.__exit__(None, None, None)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.is_deferred and self.pending is None:  # a second signal is not deferred
             self.pending = number
         else:
-            raise Interrupted(number)
+            raise Interrupted(signal.Signals(number).name, number)
 
     @contextmanager
     def deferred(self) -> Generator[None, None, None]:
@@ -44,4 +63,4 @@ class Interruption:
         finally:
             self.is_deferred = False
         if self.pending is not None:
-            raise Interrupted(self.pending)
+            raise Interrupted(signal.Signals(self.pending).name, self.pending)

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeli
 
 import vaswani
 from training import evaluation
-from training.settings import parse_settings
+from training.recipe import parse_settings
 
 
 SENTENCES = ["one two three", "ten nine", "four seven one"]
@@ -52,7 +52,7 @@ def test_it_shows_samples_progress_and_how_to_use_the_model(finished_run):
 
 def test_the_resolved_recipe_can_be_run_again_and_names_versions_seed_and_hardware(finished_run):
     settings = parse_settings([str(finished_run / "recipe.toml")])
-    assert (settings.max_steps, settings.seed) == (600, 2017)
+    assert (settings.optimization.max_steps, settings.optimization.seed) == (600, 2017)
     run = tomllib.loads((finished_run / "recipe.toml").read_text(encoding="utf-8"))["run"]
     assert run["torch"] == torch.__version__
     assert run["processes"] == 1

@@ -9,7 +9,8 @@ import pytest
 
 import training.table3
 import vaswani.cli
-from training.settings import ROOT, parse_settings
+from training.recipe import parse_settings
+from training.settings import ROOT
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -44,9 +44,68 @@ def test_no_text_of_a_published_file_looks_like_a_relative_import(path):
     assert [name for pair in found for name in pair if name] == real
 
 
+# Each room may import those that stand to its right, and its own files. "training" and "vaswani" are the files that
+# stand in no folder.
+LIBRARY = {
+    "models": (),
+    "text": ("errors",),
+    "scoring": ("text", "errors"),
+    "tokenization": ("errors",),
+    "translation": ("models", "errors"),
+    "evaluation": ("scoring", "translation", "models"),
+    "card": ("evaluation",),
+    "record": ("card", "evaluation"),
+    "cli": ("record", "evaluation", "translation", "scoring", "text", "interruption", "errors"),
+}
+SETTINGS = ("settings", "recipe", "machine")
+TRAINING = {
+    "objective": (),
+    "data": SETTINGS,
+    "trainer": ("data", "objective", *SETTINGS),
+    "publishing": ("data", *SETTINGS),
+    "tables": ("trainer", "data", *SETTINGS),
+    "benchmarks": ("trainer", "data", "tables", *SETTINGS),
+    "settings": (),
+    "machine": (),
+    "recipe": ("settings",),
+}
+
+
+def rooms_of(path: Path, package: Path) -> set[str]:
+    """Return the rooms of its own package from which a file imports."""
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    found = set()
+    for node in imports(path):
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            base = list(parts[: -node.level]) if node.level else []
+            whole = [*base, *(node.module.split(".") if node.module else [])]
+            names = [".".join([*whole, name]) for name in names]
+        found |= {name.split(".")[1] for name in names if name.startswith(f"{package.name}.")}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("package", "room", "below"),
+    [("src/vaswani", room, below) for room, below in LIBRARY.items()]
+    + [("training", room, below) for room, below in TRAINING.items()],
+)
+def test_rooms_import_only_what_is_below_them(package, room, below):
+    place = ROOT / package / room
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    for path in files:
+        assert rooms_of(path, ROOT / package) <= {room, *below}, path
+
+
+def test_every_room_has_its_rule():
+    for package, rules in (("src/vaswani", LIBRARY), ("training", TRAINING)):
+        rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert rooms <= set(rules)
+        assert all(len(list((ROOT / package / room).glob("[!_]*.py"))) <= 10 for room in rooms)
+
+
 def test_the_package_never_imports_what_trains():
     assert all("training" not in absolute_packages(path) for path in PACKAGE)
-    assert (ROOT / "training") not in [parent for path in PACKAGE for parent in path.parents]
 
 
 def test_pure_modules_import_nothing_of_the_project():

@@ -1,8 +1,11 @@
+import os
 import subprocess
 import sys
 
 import pytest
 from hub_stand_in import hub_stand_in
+
+from training.settings import ROOT
 
 
 pytestmark = pytest.mark.smoke
@@ -11,8 +14,7 @@ PUSH = """
 import sys
 from pathlib import Path
 from training.publishing.folder import push
-from training.settings import TrainingSettings
-print(push(Path(sys.argv[1]), TrainingSettings(hub_model_id="me/model")))
+print(push(Path(sys.argv[1]), "me/model"))
 """
 
 
@@ -21,6 +23,7 @@ def test_the_folder_that_was_published_is_the_folder_that_is_pushed(tmp_path):
         (tmp_path / name).write_bytes(b"---\nlicense: apache-2.0\n---\n" + name.encode())
     with hub_stand_in() as (address, files):
         environment = {"HF_ENDPOINT": address, "HF_TOKEN": "hf_none", "HF_HUB_DISABLE_XET": "1", "PATH": ""}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # this tree, installed or not
         command = [sys.executable, "-c", PUSH, str(tmp_path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

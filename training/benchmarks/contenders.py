@@ -25,7 +25,7 @@ from training.data.batch_plan import Batch
 from training.data.loader import load_updates, plan_updates
 from training.data.preparation import lengths, prepare
 from training.machine import usable_cores
-from training.settings import parse_settings
+from training.recipe import parse_settings
 from training.trainer.model import load_config
 from vaswani.errors import UserError
 
@@ -175,9 +175,9 @@ def rate_of(turn: Turn, batches: Iterable[Any], update: Callable[[Any], torch.Te
 def our_batches(turn: Turn) -> Iterator[Batch]:
     """Yield what our training loop reads, as it reads it."""
     settings = parse_settings(turn.flags)
-    prepared = prepare(settings)
+    prepared = prepare(settings.data, settings.model, settings.run.grammar_folder)
     rows = prepared.encoded["train"]
-    updates = plan_updates(lengths(rows), settings, process_index=0, num_processes=1)
+    updates = plan_updates(lengths(rows), settings.optimization, process_index=0, num_processes=1)
     workers = 2 if turn.device == "cuda" else 0
     for update in load_updates(updates, rows, prepared.tokenizer.pad_token_id, workers):
         yield from update.batches
@@ -185,14 +185,15 @@ def our_batches(turn: Turn) -> Iterator[Batch]:
 
 def rows_and_collator(turn: Turn, model: MarianMTModel) -> tuple[Any, DataCollatorForSeq2Seq]:
     """Return the same pairs as transformers' examples read and pad them."""
-    prepared = prepare(parse_settings(turn.flags))
+    settings = parse_settings(turn.flags)
+    prepared = prepare(settings.data, settings.model, settings.run.grammar_folder)
     rows = prepared.encoded["train"].select_columns(["input_ids", "labels"])
     return rows, DataCollatorForSeq2Seq(prepared.tokenizer, model=model, label_pad_token_id=-100)
 
 
 def marian(turn: Turn) -> MarianMTModel:
     """Return a fresh MarianMT of our architecture."""
-    ours = load_config(parse_settings(turn.flags))
+    ours = load_config(parse_settings(turn.flags).model.config_name)
     names = ["vocab_size", "d_model", "dropout", "attention_dropout", "activation_dropout", "pad_token_id"]
     names += ["eos_token_id", "decoder_start_token_id"]
     names += [f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads")]

@@ -22,7 +22,6 @@ from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from training.benchmarks.records import GenerationRow, Rates, as_record
 from training.machine import usable_cores
-from training.settings import TrainingSettings
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.models.modeling_vaswani import sinusoids
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Let all contenders take their turns, and return a row for each."""
     if options.device == "cpu":
         torch.set_num_threads(usable_cores())
-    config = load_config(TrainingSettings(config_name=options.model_config))
+    config = load_config(options.model_config)
     with tempfile.TemporaryDirectory() as folder:
         contenders, missing = enter(config, options, Path(folder))
         seconds: list[list[float]] = [[] for _ in contenders]

@@ -18,7 +18,8 @@ from typing import Any
 
 from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import GIGA, Rates, TrainingRow, Turn, TurnResult, as_record
-from training.settings import ROOT, parse_settings
+from training.recipe import parse_settings
+from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig
@@ -169,7 +170,7 @@ class Workload:
         flags += [f"--max_tokens_per_device={options.max_tokens_per_device}"]
         if not on_gpu:  # as training/recipes/multi30k-en-de.toml has it
             flags += ["--attn_implementation=eager", "--max_source_length=64", "--max_target_length=64"]
-        config = load_config(parse_settings(flags))
+        config = load_config(parse_settings(flags).model.config_name)
         flags += [f"--vocab_size={config.vocab_size}"]
         return cls(
             folder=folder,

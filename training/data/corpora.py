@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from datasets import Dataset, DatasetDict
 
 from training.data.grammar.corpus import write_corpus
-from training.settings import TrainingSettings
+from training.settings import DataSettings
 from vaswani.text import hub
 from vaswani.text.parallel import read_files
 
@@ -18,8 +18,14 @@ SPLITS = ("train", "validation", "test")
 GRAMMAR = "grammar"  # the dataset that this project generates
 
 
-def load_text(settings: TrainingSettings) -> DatasetDict:
+def load_text(settings: DataSettings, grammar_folder: Path) -> DatasetDict:
     """Read the parallel text of all splits, as columns `source` and `target`.
+
+    Parameters
+    ----------
+    settings : DataSettings
+    grammar_folder : Path
+        Where the grammar writes its corpus, if that is the dataset.
 
     Returns
     -------
@@ -33,7 +39,7 @@ def load_text(settings: TrainingSettings) -> DatasetDict:
     """
     languages = settings.source_lang, settings.target_lang
     if settings.dataset_name == GRAMMAR:
-        corpus = write_corpus(Path(settings.output_dir) / "corpus")
+        corpus = write_corpus(grammar_folder)
         files = {split: [str(corpus / f"{split}.tsv")] for split in SPLITS}
     else:
         files = {split: getattr(settings, f"{split}_file") for split in SPLITS}

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, padded_tokens, plan_epoch
 from training.data.preparation import read_pairs
-from training.settings import TrainingSettings
+from training.settings import OptimizationSettings
 
 
 class Update(NamedTuple):
@@ -45,7 +45,7 @@ class Update(NamedTuple):
 
 def plan_updates(
     lengths: tuple[np.ndarray, np.ndarray],
-    settings: TrainingSettings,
+    settings: OptimizationSettings,
     process_index: int,
     num_processes: int,
     start: tuple[int, int] = (0, 0),

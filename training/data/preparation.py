@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from training.data.batch_plan import Side
 from training.data.corpora import load_text
 from training.data.sentence_encoder import SentenceEncoder
-from training.settings import TrainingSettings
+from training.settings import DataSettings, ModelSettings
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 
@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
     counts: dict[str, dict[str, int]]
 
 
-def prepare(settings: TrainingSettings) -> Prepared:
+def prepare(data: DataSettings, model: ModelSettings, grammar_folder: Path) -> Prepared:
     """Read the text, load or train the tokenizer, and encode all splits; cached results are taken from the cache.
 
     Raises
@@ -59,11 +59,11 @@ def prepare(settings: TrainingSettings) -> Prepared:
         If data or tokenizer are missing or unfit, or the cache cannot be written.
     """
     try:
-        text = load_text(settings)
-        tokenizer = load_tokenizer(settings, text["train"])
+        text = load_text(data, grammar_folder)
+        tokenizer = load_tokenizer(model, text["train"])
         encoded, counts = DatasetDict(), {}
         for split, rows in text.items():
-            encoded[split], counts[split] = encode(rows, tokenizer, settings, split)
+            encoded[split], counts[split] = encode(rows, tokenizer, data, split)
     except (OSError, DatasetGenerationError) as error:
         cache = config.HF_DATASETS_CACHE
         raise UserError(f"the data cannot be prepared in {cache}: {error.__cause__ or error}") from error
@@ -84,7 +84,7 @@ def _write(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def load_tokenizer(settings: TrainingSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
+def load_tokenizer(settings: ModelSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the settings name, or that of the model to start from, or train one on both languages.
 
     Raises
@@ -144,7 +144,7 @@ def _sentences(rows: Dataset) -> Iterator[str]:
 
 
 def encode(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TrainingSettings, split: str
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: DataSettings, split: str
 ) -> tuple[Dataset, dict[str, int]]:
     """Encode the pairs of a split, and drop the unusable ones.
 
@@ -154,7 +154,7 @@ def encode(
         Columns `source` and `target`.
     tokenizer : PreTrainedTokenizerBase
         A fast one.
-    settings : TrainingSettings
+    settings : DataSettings
         Gives the limits.
     split : str
         Its name, for messages.

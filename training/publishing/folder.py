@@ -9,7 +9,7 @@ from huggingface_hub import HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
 from training.data.preparation import describe_counts
-from training.settings import ROOT, TrainingSettings
+from training.settings import ROOT, DataSettings, TrainingSettings
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.card import END_OF_TABLE, eval_results, table_row
 from vaswani.evaluation import Evaluation
@@ -59,10 +59,11 @@ def write_card(
     folder: Path,
 ) -> None:
     """Fill `MODEL_CARD.md` with what was measured, and write it as the folder's README.md."""
-    languages = [settings.source_lang, settings.target_lang]
+    data = settings.data
+    languages = [data.source_lang, data.target_lang]
     run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    name = settings.hub_model_id or Path(settings.output_dir).name
-    training_text = _training_text(settings)
+    name = settings.reporting.hub_model_id or Path(settings.run.output_dir).name
+    training_text = _training_text(data)
     card_data = ModelCardData(
         language=languages,
         license="apache-2.0",
@@ -71,13 +72,13 @@ def write_card(
         tags=["vaswani", "transformer", "attention-is-all-you-need"],
         base_model=run.get("base_model"),
         base_model_relation="finetune" if "base_model" in run else None,
-        datasets=[settings.dataset_name] if _is_hub_name(settings.dataset_name) else None,
+        datasets=[data.dataset_name] if _is_hub_name(data.dataset_name) else None,
         model_name=name,
         eval_results=[
             result
             for evaluation in results
             for result in eval_results(
-                evaluation, languages, training_text, settings.dataset_name, settings.dataset_config_name
+                evaluation, languages, training_text, data.dataset_name, data.dataset_config_name
             )
         ],
     )
@@ -85,9 +86,9 @@ def write_card(
         card_data,
         template_path=str(ROOT / "MODEL_CARD.md"),
         model_name=name,
-        model_path=settings.hub_model_id or str(folder),
-        source_lang=settings.source_lang,
-        target_lang=settings.target_lang,
+        model_path=settings.reporting.hub_model_id or str(folder),
+        source_lang=data.source_lang,
+        target_lang=data.target_lang,
         training_text=training_text,
         example=json.dumps("This is a sentence."),
         result=results[-1],
@@ -95,20 +96,20 @@ def write_card(
         end_of_table=END_OF_TABLE,
         parameters=f"{model.num_parameters():,}",
         config=model.config,
-        settings=settings,
+        settings=settings.values(),
         counts=describe_counts(counts),
         run=run,
     )
     card.save(folder / "README.md")
 
 
-def _training_text(settings: TrainingSettings) -> str:
-    if settings.dataset_name == "grammar":
+def _training_text(data: DataSettings) -> str:
+    if data.dataset_name == "grammar":
         return "the generated English-German grammar corpus"
-    if settings.dataset_name is None:
-        return f"`{', '.join(Path(path).name for path in settings.train_file or [])}`"
-    config = f" ({settings.dataset_config_name})" if settings.dataset_config_name else ""
-    name = settings.dataset_name if _is_hub_name(settings.dataset_name) else Path(settings.dataset_name).name
+    if data.dataset_name is None:
+        return f"`{', '.join(Path(path).name for path in data.train_file or [])}`"
+    config = f" ({data.dataset_config_name})" if data.dataset_config_name else ""
+    name = data.dataset_name if _is_hub_name(data.dataset_name) else Path(data.dataset_name).name
     return f"`{name}`{config}"
 
 
@@ -116,9 +117,8 @@ def _is_hub_name(name: str | None) -> bool:
     return name is not None and name != "grammar" and not Path(name).exists()
 
 
-def push(folder: Path, settings: TrainingSettings) -> str:
+def push(folder: Path, name: str) -> str:
     """Send a model folder to the Hub, creating its repository if need be, and return its address."""
     api = HfApi()
-    name = settings.hub_model_id or Path(settings.output_dir).name
     repo_id = api.create_repo(name, exist_ok=True).repo_id
     return str(api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Publish the trained model"))

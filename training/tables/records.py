@@ -96,9 +96,9 @@ def describe(row: Row, scale: float, run: Run) -> Description:
     """Say what a row is and costs, and what the paper reports for it, in numbers."""
     settings = run.settings
     config = scale_config(row.config, scale)
-    config.vocab_size = settings.vocab_size
+    config.vocab_size = settings.model.vocab_size
     key_width = config.head_dim or config.d_model // config.encoder_attention_heads
-    target_tokens = settings.max_steps * settings.max_tokens_per_batch
+    target_tokens = settings.optimization.max_steps * settings.optimization.max_tokens_per_batch
     flops = flops_per_target_token(config)
     return Description(
         row=row.name,
@@ -111,8 +111,8 @@ def describe(row: Row, scale: float, run: Run) -> Description:
         d_v=config.v_head_dim or key_width,
         positions=config.position_embedding_type,
         dropout=config.dropout,
-        label_smoothing=settings.label_smoothing,
-        max_steps=settings.max_steps,
+        label_smoothing=settings.optimization.label_smoothing,
+        max_steps=settings.optimization.max_steps,
         target_tokens=target_tokens,
         vocab_size=config.vocab_size,
         parameters=count_parameters(config),

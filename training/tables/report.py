@@ -158,13 +158,13 @@ def describe_conditions(run: Run, measurement: Measurement) -> list[str]:
     """Say in two paragraphs under which conditions a row was trained and measured: those of all rows."""
     settings = run.settings
     noted = tomllib.loads((run.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    data = settings.dataset_name or ", ".join(settings.train_file or [])
+    data = settings.data.dataset_name or ", ".join(settings.data.train_file or [])
     return [
-        f"Data: {Path(data).name} {settings.dataset_config_name or ''}, {settings.source_lang} to "
-        f"{settings.target_lang}; validation of {measurement.sentences:,} sentences. About "
-        f"{settings.max_tokens_per_batch:,} target tokens an update, vocabulary {settings.vocab_size:,}, seed "
-        f"{settings.seed}. Each row had {noted['hardware']}; {noted['precision']}, torch {noted['torch']}, "
-        f"{noted['date']}.",
+        f"Data: {Path(data).name} {settings.data.dataset_config_name or ''}, {settings.data.source_lang} to "
+        f"{settings.data.target_lang}; validation of {measurement.sentences:,} sentences. About "
+        f"{settings.optimization.max_tokens_per_batch:,} target tokens an update, vocabulary "
+        f"{settings.model.vocab_size:,}, seed {settings.optimization.seed}. Each row had {noted['hardware']}; "
+        f"{noted['precision']}, torch {noted['torch']}, {noted['date']}.",
         "PPL is the perplexity of a word piece, teacher-forced, unsmoothed; BLEU is "
         f"`{measurement.bleu_signature}`, {measurement.decoding}, no checkpoints averaged. The paper's figures are "
         "for newstest2013. Target tokens/s are those of training, while as many rows as the command says shared the "

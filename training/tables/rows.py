@@ -7,7 +7,8 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from training.settings import ROOT, TrainingSettings, describe_unknown, parse_settings
+from training.recipe import describe_unknown, parse_settings
+from training.settings import ROOT, TrainingSettings
 from vaswani import VaswaniConfig
 from vaswani.errors import UserError
 

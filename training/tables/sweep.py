@@ -50,7 +50,7 @@ class Run:
     @property
     def directory(self) -> Path:
         """Its output directory."""
-        return Path(self.settings.output_dir)
+        return Path(self.settings.run.output_dir)
 
     @property
     def log(self) -> Path:
@@ -82,7 +82,7 @@ class Run:
         if self.is_finished:
             return 1.0
         steps = [row["step"] for row in read_metrics(self.directory)]
-        return max(steps, default=0) / self.settings.max_steps
+        return max(steps, default=0) / self.settings.optimization.max_steps
 
     def go(self, environment: dict[str, str]) -> None:
         """Train to the end, resuming if it had started; on failure, `error` is the last line of its output."""

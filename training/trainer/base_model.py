@@ -9,7 +9,7 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.utils import logging
 
 from training.data.preparation import load_named_tokenizer
-from training.settings import TrainingSettings
+from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
 from training.trainer.model import PAPERS_DECODING, load_config
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
@@ -40,10 +40,10 @@ def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGe
         If it is missing, incomplete, no Transformer of ours or without its tokenizer, contradicts another setting, or
         lies where this run writes.
     """
-    name = str(settings.model_name_or_path)
-    if Path(name).is_dir() and Path(name).resolve().is_relative_to(Path(settings.output_dir).resolve()):
+    name, output_dir = str(settings.model.model_name_or_path), settings.run.output_dir
+    if Path(name).is_dir() and Path(name).resolve().is_relative_to(Path(output_dir).resolve()):
         raise UserError(
-            f"model_name_or_path={name!r} must not lie in output_dir={settings.output_dir!r}, where this run writes "
+            f"model_name_or_path={name!r} must not lie in output_dir={output_dir!r}, where this run writes "
             "its own model: choose another output_dir"
         )
     try:
@@ -54,16 +54,16 @@ def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGe
         ) from error
     if not isinstance(config, VaswaniConfig):
         raise UserError(f"model_name_or_path={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")
-    _check_contradictions(config, settings)
+    _check_contradictions(config, settings.model)
     model = _load_weights(name, config)
-    _check_tokenizer(model, settings)
+    _check_tokenizer(model, settings.model)
     origin = {
         "base_model": _public_name(name),
         "base_model_direction": f"{config.source_lang}-{config.target_lang}",
         "base_model_sha256": weights_checksum(model),
     }
-    model.config.source_lang, model.config.target_lang = settings.source_lang, settings.target_lang
-    model.set_attn_implementation(settings.attn_implementation)
+    model.config.source_lang, model.config.target_lang = settings.data.source_lang, settings.data.target_lang
+    model.set_attn_implementation(settings.run.attn_implementation)
     try:
         GenerationConfig.from_pretrained(name)
     except OSError:  # it does not say how to decode
@@ -75,7 +75,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _check_contradictions(config: VaswaniConfig, settings: TrainingSettings) -> None:
+def _check_contradictions(config: VaswaniConfig, settings: ModelSettings) -> None:
     """Refuse a vocabulary size or a config that was given too, and is not that of the base model."""
     name = settings.model_name_or_path
     if settings.vocab_size not in (None, config.vocab_size):
@@ -85,7 +85,7 @@ def _check_contradictions(config: VaswaniConfig, settings: TrainingSettings) -> 
         )
     if settings.config_name is None:
         return
-    given = load_config(settings)
+    given = load_config(settings.config_name)
     fields = [field for field in VaswaniConfig.__annotations__ if field not in NOT_ARCHITECTURE]
     pairs = [(field, getattr(given, field), getattr(config, field)) for field in fields]
     differences = [f"{field} is {one!r} there, {other!r} here" for field, one, other in pairs if one != other]
@@ -124,7 +124,7 @@ def _load_weights(name: str, config: VaswaniConfig) -> VaswaniForConditionalGene
     return model
 
 
-def _check_tokenizer(model: VaswaniForConditionalGeneration, settings: TrainingSettings) -> None:
+def _check_tokenizer(model: VaswaniForConditionalGeneration, settings: ModelSettings) -> None:
     """Check that the tokenizer that will be used is the model's."""
     name, given = str(settings.model_name_or_path), settings.tokenizer_name
     has_none = Path(name).is_dir() and not (Path(name) / "tokenizer.json").exists()

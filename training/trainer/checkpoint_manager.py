@@ -1,16 +1,16 @@
-"""What a run keeps of itself on disk, and how it goes on from it."""
+"""The checkpoints of a run: saving, resuming, and choosing the weights to publish."""
 
 import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from training.settings import TrainingSettings
+from training.settings import RunSettings
 from training.trainer.checkpoints import (
     average_checkpoints,
     damage,
@@ -27,12 +27,26 @@ from vaswani import VaswaniForConditionalGeneration
 from vaswani.errors import UserError
 
 
+class Sums(NamedTuple):
+    """Sums over the updates since the last log row: of the loss, and of tokens, both sides and padding included."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    target_tokens: float = 0.0
+    real_tokens: float = 0.0
+    padded_tokens: float = 0.0
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Add field by field."""
+        return Sums(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
 @dataclass
 class Progress:
     """How far a run is. With the weights and Adam's moments it is all that resuming needs: order and dropout follow.
 
-    `sums` are those since the last log row: smoothed loss, nll, target tokens, real tokens, positions. `scores` are
-    the evaluations on validation: step and value of `metric_for_best_model`.
+    `position` is the number of updates of this epoch that are done, of `epoch_length`. `scores` are the evaluations on
+    validation: step and value of `metric_for_best_model`.
     """
 
     step: int = 0
@@ -41,28 +55,33 @@ class Progress:
     epoch_length: int = 1
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
-    sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+    sums: Sums = field(default_factory=Sums)
     scores: list[list[float]] = field(default_factory=list)
 
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Progress":
+        """Return what a checkpoint saved: the fields, in which JSON made a list of the sums."""
+        return cls(**state | {"sums": Sums(*state["sums"])})
 
-class Keeper:
-    """Saves a run and brings it back.
+
+class CheckpointManager:
+    """Saves a run, and resumes it.
 
     Parameters
     ----------
     accelerator : Accelerator
-    settings : TrainingSettings
+    settings : RunSettings
     model : VaswaniForConditionalGeneration
-        What is evaluated and published. In the end it holds the chosen weights.
-    identity : dict
-        What must not change between saving and resuming.
+        The model that is evaluated and published. At the end it holds the chosen weights.
+    fingerprint : dict
+        Must not change between saving and resuming.
     say : callable
-        Tells the user something, once.
+        Tells the user a sentence, once.
 
     Attributes
     ----------
     trained : VaswaniForConditionalGeneration
-        What learns: the model itself, but a copy of it where FSDP will take it apart.
+        The model that learns: the same, or a copy of it where FSDP will take it apart.
     saved_step : int
         Step of the newest checkpoint.
     """
@@ -70,13 +89,13 @@ class Keeper:
     def __init__(
         self,
         accelerator: Accelerator,
-        settings: TrainingSettings,
+        settings: RunSettings,
         model: VaswaniForConditionalGeneration,
-        identity: dict[str, dict[str, Any]],
+        fingerprint: dict[str, dict[str, Any]],
         say: Callable[[str], None],
     ):
         self.accelerator, self.settings, self.model = accelerator, settings, model
-        self.identity, self.say = identity, say
+        self.fingerprint, self.say = fingerprint, say
         self.directory = Path(settings.output_dir) / "checkpoints"
         self.trained = copy.deepcopy(model) if accelerator.is_fsdp2 else model
         self.saved_step = 0
@@ -93,7 +112,7 @@ class Keeper:
                 "progress": asdict(progress),
                 "processes": self.accelerator.num_processes,
                 "scaler": None if scaler is None else scaler.state_dict(),
-                "identity": self.identity,
+                "identity": self.fingerprint,
             }
             save_checkpoint(self.directory, progress.step, self.model, moments, state, note)
             prune(self.directory, self.settings.save_total_limit)
@@ -108,7 +127,7 @@ class Keeper:
                 self.model.load_state_dict(weights, strict=False)  # shared weights have one name here
 
     def resume(self, optimizer: torch.optim.Optimizer) -> Progress:
-        """Go on from a checkpoint, where the settings say so and there is one.
+        """Resume from a checkpoint, where the settings say so and there is one.
 
         Raises
         ------
@@ -124,7 +143,7 @@ class Keeper:
         load_tensors(folder, self.trained, optimizer, self.accelerator)
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        progress = Progress(**state["progress"])
+        progress = Progress.from_state(state["progress"])
         self.saved_step = progress.step
         self.say(f"Resumed from {folder} at step {progress.step:,}")
         if state["processes"] != self.accelerator.num_processes:
@@ -138,7 +157,7 @@ class Keeper:
         """Find a checkpoint and its state, check that it is of this run, and set aside what it supersedes."""
         folder, superseded = find_checkpoint(self.directory, which)
         state = folder and read_state(folder)
-        changed = differences(state["identity"], self.identity) if state else []
+        changed = differences(state["identity"], self.fingerprint) if state else []
         if changed:
             raise UserError(f"{folder} cannot be resumed, since it is of another run: {'; '.join(changed)}")
         for other, reason in superseded.items():
@@ -148,10 +167,10 @@ class Keeper:
         return [folder, state]
 
     def choose_weights(self) -> int:
-        """Put into the model what is published, and return of how many checkpoints it is the average.
+        """Load the weights to publish; return how many checkpoints they average.
 
-        That is the average of the last checkpoints where the settings say so (section 6.1), else the best ones where
-        they stop early, else the last ones.
+        "We used a single model obtained by averaging the last 5 checkpoints" (section 6.1), where the settings say
+        so; else the best weights where they stop early, else the last ones.
         """
         self.collect()
         settings, folders = self.settings, []

@@ -1,4 +1,4 @@
-"""What makes a run the one it is: recipe, model, vocabulary and data. Resuming checks that they are still the same."""
+"""The fingerprint of a run: its recipe, model, vocabulary and data, which must be the same when it is resumed."""
 
 import hashlib
 from typing import Any
@@ -10,8 +10,8 @@ from training.data.preparation import fingerprint
 from training.settings import TrainingSettings
 
 
-# Settings that may change when a run goes on: they do not change what an update does. Where the text or the base model
-# lies may change, too: its content is compared instead.
+# Settings that may change when a run is resumed: an update stays the same. So may the place of the text or of the base
+# model: its content is compared instead.
 FREE = {
     "dataset_name", "dataset_config_name", "train_file", "validation_file", "test_file", "tokenizer_name",
     "config_name", "model_name_or_path", "output_dir", "overwrite_output_dir", "max_steps",
@@ -22,7 +22,7 @@ FREE = {
 }  # fmt: skip
 
 
-def describe_identity(
+def run_fingerprint(
     settings: TrainingSettings,
     config: PretrainedConfig,
     tokenizer: PreTrainedTokenizerBase,
@@ -33,7 +33,7 @@ def describe_identity(
     model = config.to_diff_dict()
     vocabulary = tokenizer.backend_tokenizer.to_str().encode()
     return {
-        "recipe": {name: value for name, value in vars(settings).items() if name not in FREE},
+        "recipe": {name: value for name, value in settings.values().items() if name not in FREE},
         "model": {name: value for name, value in model.items() if name not in ("transformers_version", "dtype")},
         "tokenizer": {"sha256": hashlib.sha256(vocabulary).hexdigest()},
         "base_model": {} if base_model is None else {"sha256": base_model},
@@ -51,7 +51,7 @@ def weights_checksum(model: PreTrainedModel) -> str:
 
 
 def differences(there: dict[str, dict[str, Any]], here: dict[str, dict[str, Any]]) -> list[str]:
-    """Say in which points two identities differ."""
+    """Say in which points two fingerprints differ."""
     found = []
     for subject in here:
         names = sorted(there.get(subject, {}).keys() | here[subject].keys())

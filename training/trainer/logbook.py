@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from tqdm.auto import tqdm
 
 from training.machine import PACKAGES, describe_hardware, installed_version
-from training.settings import ROOT, TrainingSettings, write_recipe
+from training.recipe import write_recipe
+from training.settings import ROOT, TrainingSettings
 from vaswani.evaluation import Evaluation
 
 
@@ -61,10 +62,13 @@ class Logbook:
         self.path = directory / "metrics.jsonl"
         self.accelerator = accelerator
         self.progress = tqdm(
-            total=settings.max_steps, desc="Training", unit="step", disable=not accelerator.is_main_process
+            total=settings.optimization.max_steps,
+            desc="Training",
+            unit="step",
+            disable=not accelerator.is_main_process,
         )
         if accelerator.is_main_process:
-            if not settings.resume_from_checkpoint:
+            if not settings.run.resume_from_checkpoint:
                 for name in ("checkpoints", "model"):
                     shutil.rmtree(directory / name, ignore_errors=True)
                 self.path.write_text("", encoding="utf-8")

@@ -2,9 +2,10 @@
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -16,17 +17,42 @@ from training.data.preparation import Prepared, lengths
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
-from training.trainer.checkpoint_manager import Keeper, Progress
+from training.trainer.checkpoint_manager import CheckpointManager, Progress, Sums
 from training.trainer.logbook import Logbook
 from training.trainer.sharding import full_tensor
-from training.trainer.stopping import Interrupted, StopRequest, best_of, has_stalled
+from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
 from vaswani.evaluation import Evaluation, evaluate
+from vaswani.interruption import Interrupted
 from vaswani.scoring.protocols import moses_languages
 from vaswani.scoring.references import EvaluationSet
 
 
 MAX_SKIPPED_IN_A_ROW = 20  # more than fp16 needs to find its scale
+
+
+class UpdateResult(NamedTuple):
+    """What came of an update, over all processes.
+
+    Attributes
+    ----------
+    loss, nll : float
+        Sums over target tokens of the smoothed and of the plain negative log-likelihood.
+    gradient_norm : float
+    stop_votes, save_votes : float
+        How many processes want the run to end, or a checkpoint to be saved.
+    """
+
+    loss: float
+    nll: float
+    stop_votes: float
+    save_votes: float
+    gradient_norm: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and gradient are numbers, so that the weights may be changed by them."""
+        return math.isfinite(self.loss + self.gradient_norm)
 
 
 class TrainingLoop:
@@ -38,7 +64,7 @@ class TrainingLoop:
     settings : TrainingSettings
     prepared : Prepared
         Text, tokenizer and encoded pairs.
-    keeper : Keeper
+    checkpoints : CheckpointManager
         Owns the model, saves and resumes.
     logbook : Logbook
     """
@@ -48,36 +74,39 @@ class TrainingLoop:
         accelerator: Accelerator,
         settings: TrainingSettings,
         prepared: Prepared,
-        keeper: Keeper,
+        checkpoints: CheckpointManager,
         logbook: Logbook,
     ):
-        self.accelerator, self.settings, self.prepared = accelerator, settings, prepared
-        self.keeper, self.logbook = keeper, logbook
-        self.stop = StopRequest(settings.max_time)
-        freeze_key_biases(keeper.trained)
-        objective = LabelSmoothedObjective(keeper.trained, settings.label_smoothing)
+        self.accelerator, self.prepared, self.checkpoints, self.logbook = accelerator, prepared, checkpoints, logbook
+        self.data, self.optimization, self.run = settings.data, settings.optimization, settings.run
+        self.logging_steps = settings.reporting.logging_steps
+        self.stop = StopRequest(self.run.max_time)
+        freeze_key_biases(checkpoints.trained)
+        # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
+        objective = LabelSmoothedObjective(checkpoints.trained, self.optimization.label_smoothing)
+        # "We used the Adam optimizer with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 10^-9" (section 5.3).
         optimizer = torch.optim.Adam(
             objective.parameters(),
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
+            betas=(self.optimization.adam_beta1, self.optimization.adam_beta2),
+            eps=self.optimization.adam_epsilon,
             fused=True,
         )
-        if settings.torch_compile:
+        if self.run.torch_compile:
             objective.compile(dynamic=True)  # the model within stays as it is for evaluation
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
         self.progress = Progress()
-        self.logged = self.saved = time.perf_counter()
+        self.last_log_time = self.last_save_time = time.perf_counter()
 
     def resume(self) -> None:
-        """Go on from a checkpoint, where the settings say so and there is one.
+        """Resume from a checkpoint, where the settings say so and there is one.
 
         Raises
         ------
         UserError
             If a checkpoint is asked for that is not good, or is of another run.
         """
-        self.progress = self.keeper.resume(self.optimizer)
-        if self.settings.resume_from_checkpoint:
+        self.progress = self.checkpoints.resume(self.optimizer)
+        if self.run.resume_from_checkpoint:
             self.logbook.rewind(self.progress.step, [step for step, _ in self.progress.scores])
 
     def close(self) -> None:
@@ -93,80 +122,91 @@ class TrainingLoop:
         Raises
         ------
         Interrupted
-            If it was asked to end; what it did is saved.
+            If it was asked to end; the run is saved.
         """
         self.objective.train()
         self.evaluate_if_due()
         updates = self.updates()
-        self.logged = self.saved = time.perf_counter()
+        self.last_log_time = self.last_save_time = time.perf_counter()
         while not self.is_finished():
             self.step(next(updates))
-        if self.settings.keeps_checkpoints and self.keeper.saved_step != self.progress.step:
-            self.keeper.save(self.progress, self.optimizer)
+        if self.run.keeps_checkpoints and self.checkpoints.saved_step != self.progress.step:
+            self.checkpoints.save(self.progress, self.optimizer)
 
-    def updates(self) -> Any:
-        """Load this process's share of the updates that are still to be done."""
-        rows, settings, accelerator = self.prepared.encoded["train"], self.settings, self.accelerator
-        workers = settings.dataloader_num_workers
+    def updates(self) -> Iterator[Update]:
+        """Load this process's share of the updates that are still to be done.
+
+        "Each training batch contained a set of sentence pairs containing approximately 25000 source tokens and 25000
+        target tokens" (section 5.1).
+        """
+        rows, accelerator = self.prepared.encoded["train"], self.accelerator
+        workers = self.run.dataloader_num_workers
         if workers is None:
             workers = 0 if accelerator.device.type == "cpu" else 2
         planned = plan_updates(
             lengths(rows),
-            settings,
+            self.optimization,
             accelerator.process_index,
             accelerator.num_processes,
             (self.progress.epoch, self.progress.position),
         )
-        return load_updates(planned, rows, self.keeper.model.config.pad_token_id, workers)
+        return load_updates(planned, rows, self.checkpoints.model.config.pad_token_id, workers)
 
     def is_finished(self) -> bool:
         """Return whether all updates are done, or early stopping ends them."""
         scores = [score for _, score in self.progress.scores]
-        settings = self.settings
-        stalled = has_stalled(scores, settings.metric_for_best_model, settings.early_stopping_patience)
-        return stalled or self.progress.step >= settings.max_steps
+        stalled = has_stalled(scores, self.run.metric_for_best_model, self.run.early_stopping_patience)
+        return stalled or self.progress.step >= self.optimization.max_steps
 
     def step(self, update: Update) -> None:
-        """Do one update, and what is due after it."""
-        progress, settings = self.progress, self.settings
+        """Do one update, then whatever is due after it."""
+        progress = self.progress
         progress.step += 1
-        rate = settings.learning_rate_factor * learning_rate(
-            progress.step, self.keeper.model.config.d_model, settings.warmup_steps
-        )
-        # Dropout is a pure function of the update, so that resuming need not restore any generator.
-        state = np.random.SeedSequence([settings.seed, progress.step, self.accelerator.process_index])
-        torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-        stop, save = self.stop.reason(), self.save_is_due()
+        rate = self.learning_rate()
+        self.seed_dropout()
+        reason = self.stop.reason()
         try:
-            loss, nll, stop_votes, save_votes, norm = self.update(update, rate, float(stop is not None), float(save))
-        except Interrupted as reason:
+            result = self.optimize(update, rate, wants_stop=reason is not None, wants_save=self.save_is_due())
+        except Interrupted as interrupted:
             progress.step -= 1
-            self.interrupt(str(reason))
-        progress.epoch, progress.position, progress.epoch_length = update[:3]
-        self.account(update, loss, nll, norm)
+            self.interrupt(str(interrupted))
+        progress.epoch, progress.position, progress.epoch_length = update.epoch, update.index, update.epoch_length
+        self.account(update, result)
         self.logbook.progress.update()
-        if progress.step % settings.logging_steps == 0 or progress.step == settings.max_steps:
+        if progress.step % self.logging_steps == 0 or progress.step == self.optimization.max_steps:
             self.log(rate)
         paused = time.perf_counter()
-        if save_votes:
-            self.keeper.save(self.progress, self.optimizer)
-            self.saved = time.perf_counter()
+        if result.save_votes:
+            self.checkpoints.save(progress, self.optimizer)
+            self.last_save_time = time.perf_counter()
         self.evaluate_if_due()
-        if stop_votes:
-            self.interrupt(stop or "another process was asked to end")
-        self.logged += time.perf_counter() - paused
+        if result.stop_votes:
+            self.interrupt(reason or "another process was asked to end")
+        self.last_log_time += time.perf_counter() - paused  # saving and evaluating are no training
 
-    def update(self, update: Update, rate: float, *votes: float) -> list[float]:
+    def learning_rate(self) -> float:
+        """Return the rate of this update: Eq. 3 of section 5.3, times the factor of the settings."""
+        d_model = self.checkpoints.model.config.d_model
+        rate = learning_rate(self.progress.step, d_model, self.optimization.warmup_steps)
+        return self.optimization.learning_rate_factor * rate
+
+    def seed_dropout(self) -> None:
+        """Make dropout a pure function of seed, update and process: no generator need be restored when resuming."""
+        numbers = [self.optimization.seed, self.progress.step, self.accelerator.process_index]
+        state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(state >> np.uint64(1)))
+
+    def optimize(self, update: Update, rate: float, wants_stop: bool, wants_save: bool) -> UpdateResult:
         """Do one optimizer update, whose loss is the mean over the target tokens of all micro-batches and processes.
 
         An update whose loss or gradient is not finite leaves the weights as they are. So does one that a signal ends
-        between two micro-batches, which several processes do not do: they have to agree first.
+        between two micro-batches, which several processes do not do: they have to agree first. Their votes travel
+        with the sums of the loss, in one reduction.
 
-        Returns
-        -------
-        list of float
-            Sums over all processes of smoothed loss, plain negative log-likelihood and each of `votes`, and the norm
-            of the gradient.
+        Raises
+        ------
+        Interrupted
+            If a signal ended it; nothing has changed.
         """
         accelerator, device = self.accelerator, self.accelerator.device
         sums = torch.zeros(2, device=device)
@@ -181,19 +221,20 @@ class TrainingLoop:
                 accelerator.backward(parts.loss * scale)
             sums += torch.stack([parts.loss.detach(), parts.nll])
         accelerator.unscale_gradients(self.optimizer)
-        gradients = [weight.grad for weight in self.keeper.trained.parameters() if weight.grad is not None]
+        gradients = [weight.grad for weight in self.checkpoints.trained.parameters() if weight.grad is not None]
         norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
-        totals = accelerator.reduce(torch.cat([sums, torch.tensor(votes, device=device)]))
-        totals = torch.cat([totals, norm.reshape(1)]).tolist()
+        votes = torch.tensor([float(wants_stop), float(wants_save)], device=device)
+        totals = accelerator.reduce(torch.cat([sums, votes]))
+        result = UpdateResult(*torch.cat([totals, norm.reshape(1)]).tolist())
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # With fp16 the scaler must see every update: it skips by itself, and adapts its scale.
-        if math.isfinite(totals[0] + totals[-1]) or accelerator.scaler is not None:
+        if result.is_finite or accelerator.scaler is not None:
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return totals
+        return result
 
-    def account(self, update: Update, loss: float, nll: float, norm: float) -> None:
+    def account(self, update: Update, result: UpdateResult) -> None:
         """Add an update to the sums of the next log row, or to the skipped ones.
 
         Raises
@@ -202,75 +243,78 @@ class TrainingLoop:
             If too many in a row were skipped.
         """
         progress = self.progress
-        if math.isfinite(loss + norm):
+        if result.is_finite:
             progress.skipped_in_a_row = 0
-            new = loss, nll, update.target_tokens, update.real_tokens, update.padded_tokens
-            progress.sums = [total + value for total, value in zip(progress.sums, new, strict=True)]
+            progress.sums = progress.sums.plus(
+                Sums(result.loss, result.nll, update.target_tokens, update.real_tokens, update.padded_tokens)
+            )
             return
         progress.skipped_updates += 1
         progress.skipped_in_a_row += 1
         first = ", ".join(str(index) for index in np.concatenate(update.pairs)[:5])
         batch = f"update {update.index} of epoch {update.epoch}, training pairs {first}, ..."
-        self.logbook.say(f"step {progress.step}: loss {loss}, gradient norm {norm}: update skipped ({batch})")
+        self.logbook.say(
+            f"step {progress.step}: loss {result.loss}, gradient norm {result.gradient_norm}: update skipped ({batch})"
+        )
         if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a loss or gradient that is not finite, the last at step "
-                f"{progress.step} ({batch}): lower learning_rate_factor={self.settings.learning_rate_factor} or "
-                f"raise warmup_steps={self.settings.warmup_steps}"
+                f"{progress.step} ({batch}): lower learning_rate_factor={self.optimization.learning_rate_factor} or "
+                f"raise warmup_steps={self.optimization.warmup_steps}"
             )
 
     def log(self, rate: float) -> None:
         """Log the updates since the last row, as means over their target tokens."""
-        progress = self.progress
-        loss, nll, tokens, real, positions = progress.sums
-        now = time.perf_counter()
+        progress, now = self.progress, time.perf_counter()
+        sums, tokens = progress.sums, progress.sums.target_tokens
         self.logbook.log(
             {
                 "step": progress.step,
-                "loss": round(loss / tokens, 5) if tokens else None,
-                "nll": round(nll / tokens, 5) if tokens else None,
+                "loss": round(sums.loss / tokens, 5) if tokens else None,
+                "nll": round(sums.nll / tokens, 5) if tokens else None,
                 "learning_rate": rate,
                 "target_tokens": int(tokens),
-                "target_tokens_per_second": round(tokens / (now - self.logged), 1),
-                "density": round(real / positions, 4) if positions else None,
+                "target_tokens_per_second": round(tokens / (now - self.last_log_time), 1),
+                "density": round(sums.real_tokens / sums.padded_tokens, 4) if sums.padded_tokens else None,
                 "skipped_updates": progress.skipped_updates,
                 "epoch": round(progress.epoch + progress.position / progress.epoch_length, 4),
             }
         )
-        progress.sums, self.logged = [0.0] * 5, now
+        progress.sums, self.last_log_time = Sums(), now
 
     def save_is_due(self) -> bool:
-        """Return whether the schedule has a checkpoint after this update; by minutes, only the main process knows."""
-        settings, step = self.settings, self.progress.step
-        if settings.save_minutes:
-            elapsed = time.perf_counter() - self.saved >= 60 * settings.save_minutes
-            return self.accelerator.is_main_process and (elapsed or step == settings.max_steps)
-        return bool(settings.save_steps) and (step % settings.save_steps == 0 or step == settings.max_steps)
+        """Return whether a checkpoint is due after this update; by minutes, only the main process knows."""
+        run, step = self.run, self.progress.step
+        is_last = step == self.optimization.max_steps
+        if run.save_minutes:
+            is_time = time.perf_counter() - self.last_save_time >= 60 * run.save_minutes
+            return self.accelerator.is_main_process and (is_time or is_last)
+        return bool(run.save_steps) and (step % run.save_steps == 0 or is_last)
 
     def interrupt(self, reason: str) -> NoReturn:
         """Save, unless that is done, and end."""
-        if self.keeper.saved_step != self.progress.step:
-            self.keeper.save(self.progress, self.optimizer, "interrupted")
+        if self.checkpoints.saved_step != self.progress.step:
+            self.checkpoints.save(self.progress, self.optimizer, "interrupted")
         raise Interrupted(reason)
 
     def evaluate_if_due(self) -> None:
-        """Evaluate on validation after so many updates, once, and save the best weights where early stopping is on."""
-        settings, progress = self.settings, self.progress
-        stops_early = settings.early_stopping_patience is not None
-        is_last = progress.step == settings.max_steps and not stops_early
-        if not settings.eval_steps or progress.step == 0 or progress.step % settings.eval_steps or is_last:
+        """Evaluate on validation every `eval_steps` updates; save the best weights if early stopping is on."""
+        run, progress = self.run, self.progress
+        stops_early = run.early_stopping_patience is not None
+        is_last = progress.step == self.optimization.max_steps and not stops_early
+        if not run.eval_steps or progress.step == 0 or progress.step % run.eval_steps or is_last:
             return
         if [step for step, _ in progress.scores][-1:] != [progress.step]:
-            self.keeper.collect()
+            self.checkpoints.collect()
             evaluation = self.evaluate("validation")
-            progress.scores.append([progress.step, getattr(evaluation, settings.metric_for_best_model)])
+            progress.scores.append([progress.step, getattr(evaluation, run.metric_for_best_model)])
         if stops_early and self.best_step() == progress.step:
-            self.keeper.save(progress, self.optimizer, "best")
+            self.checkpoints.save(progress, self.optimizer, "best")
 
     def best_step(self) -> int:
         """Return the step of the best evaluation."""
         scores = [score for _, score in self.progress.scores]
-        return int(self.progress.scores[best_of(scores, self.settings.metric_for_best_model)][0])
+        return int(self.progress.scores[best_of(scores, self.run.metric_for_best_model)][0])
 
     def evaluate(self, split: str, averaged: int | None = None) -> Evaluation:
         """Evaluate on one split, log it and show a few translations; the main process does it, the others wait.
@@ -278,55 +322,55 @@ class TrainingLoop:
         On the way the search is greedy; at the end, when it is known of how many checkpoints the weights are the
         average, it is the one that the published model does by itself.
         """
-        outcome: list[Any] = [None]
-        if self.accelerator.is_main_process:
-            with suppress(Interrupted):
-                outcome = [self.evaluate_here(split, averaged)]
-        [evaluation] = broadcast_object_list(outcome)
-        if evaluation is None:
-            self.interrupt(self.stop.reason() or "the main process was asked to end")
-        return evaluation
-
-    def evaluate_here(self, split: str, averaged: int | None) -> Evaluation:
-        """Evaluate, log and show in this process.
-
-        Raises
-        ------
-        Interrupted
-            If there is a reason to end.
-        """
-        step, language = self.progress.step, self.settings.target_lang
         # Early stopping publishes the weights of its best evaluation.
-        is_best = averaged == 1 and self.settings.early_stopping_patience is not None
+        is_best = averaged == 1 and self.run.early_stopping_patience is not None
         text, encoded = self.prepared.text[split], self.prepared.encoded[split]
         sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
-        with self.stop.raising():
-            evaluation, translations = evaluate(
-                self.keeper.model,
+        evaluation, translations = self.on_main_process(
+            lambda: evaluate(
+                self.checkpoints.model,
                 self.prepared.tokenizer,
                 EvaluationSet(split, split, sources, references),
                 list(zip(encoded["input_ids"], encoded["labels"], strict=True)),
-                self.settings.max_tokens_per_device,
-                target_lang=language if language in moses_languages() else None,
-                max_source_length=self.settings.max_source_length,
+                self.optimization.max_tokens_per_device,
+                target_lang=self.data.target_lang if self.data.target_lang in moses_languages() else None,
+                max_source_length=self.data.max_source_length,
                 **({"num_beams": 1, "do_sample": False} if averaged is None else {}),
             )
+        )
         evaluation = replace(
             evaluation,
-            step=step,
+            step=self.progress.step,
             averaged_checkpoints=averaged or 1,
-            checkpoint=f"step {self.best_step() if is_best else step}",
+            checkpoint=f"step {self.best_step() if is_best else self.progress.step}",
         )
         self.logbook.log(evaluation.to_row())
         self.logbook.show(evaluation, sources, references, translations)
         return evaluation
 
+    def on_main_process(self, work: Callable[[], Any]) -> Any:
+        """Do work that changes nothing in the main process, and give its result to all; the others wait.
+
+        Raises
+        ------
+        Interrupted
+            In all processes, once the run is saved, if there was a reason to end meanwhile.
+        """
+        outcome: list[Any] = [None]
+        if self.accelerator.is_main_process:
+            with suppress(Interrupted), self.stop.raising():
+                outcome = [work()]
+        [result] = broadcast_object_list(outcome)
+        if result is None:
+            self.interrupt(self.stop.reason() or "the main process was asked to end")
+        return result
+
 
 def freeze_key_biases(model: torch.nn.Module) -> None:
     """Keep the biases of W^K at zero, where they begin.
 
-    Such a bias adds the same to all scores of a query, which the softmax cancels. So its gradient is rounding error
-    alone, out of which Adam, that divides by its size, would make a random walk of full steps.
+    A key bias shifts all scores of a query equally, so the softmax cancels it. Its gradient is rounding noise, which
+    Adam would turn into full-size random steps.
     """
     for name, weight in model.named_parameters():
         if name.endswith("k_proj.bias"):

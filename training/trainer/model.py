@@ -1,24 +1,24 @@
-"""What a run starts from: the model's config, and a freshly initialized model that fits the tokenizer."""
+"""The model of a run: its config, and fresh weights that fit the tokenizer."""
 
 from pathlib import Path
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
-from training.settings import ROOT, TrainingSettings, nearest
+from training.recipe import nearest
+from training.settings import DEFAULT_CONFIG, ROOT
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.errors import UserError
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 
 
-def load_config(settings: TrainingSettings) -> VaswaniConfig:
-    """Load the model's config from `hub_configs/`, a folder or the Hub.
+def load_config(name: str = DEFAULT_CONFIG) -> VaswaniConfig:
+    """Load the config that `config_name` names: a folder of `hub_configs/`, another folder, or a Hub id.
 
     Raises
     ------
     UserError
         If there is none, or it is no Transformer of ours.
     """
-    name = settings.config_name
     known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
     folder = ROOT / "hub_configs" / name if name in known else Path(name)
     try:
@@ -36,16 +36,19 @@ def load_config(settings: TrainingSettings) -> VaswaniConfig:
 
 
 def build_model(
-    config: VaswaniConfig, settings: TrainingSettings, tokenizer: PreTrainedTokenizerBase
+    config: VaswaniConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    languages: tuple[str, str],
+    attn_implementation: str = "sdpa",
 ) -> VaswaniForConditionalGeneration:
     """Make a freshly initialized model that fits the tokenizer and knows its direction."""
     folder = Path(config.name_or_path)
     config.vocab_size = len(tokenizer)
     config.eos_token_id = tokenizer.eos_token_id
     config.pad_token_id = config.decoder_start_token_id = tokenizer.pad_token_id
-    config.source_lang, config.target_lang = settings.source_lang, settings.target_lang
+    config.source_lang, config.target_lang = languages
     model = VaswaniForConditionalGeneration(config)
-    model.set_attn_implementation(settings.attn_implementation)
+    model.set_attn_implementation(attn_implementation)
     decoding = PAPERS_DECODING
     if (folder / "generation_config.json").exists():
         decoding = GenerationConfig.from_pretrained(folder).to_diff_dict()

@@ -12,7 +12,8 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from filelock import FileLock, SoftFileLock, Timeout
 
-from training.settings import TrainingSettings, parse_settings
+from training.recipe import parse_settings
+from training.settings import TrainingSettings
 from training.trainer.checkpoints import check_checkpoint
 from vaswani.errors import UserError
 
@@ -91,7 +92,7 @@ def claim_output_dir(settings: TrainingSettings, accelerator: Accelerator) -> Ge
         is_refused = False
         if accelerator.is_main_process:
             try:
-                stack.enter_context(own(make_output_dir(settings.output_dir)))
+                stack.enter_context(own(make_output_dir(settings.run.output_dir)))
                 check_output_dir(settings)
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
@@ -110,17 +111,17 @@ def check_output_dir(settings: TrainingSettings) -> None:
     UserError
         Naming the directory and what stands against it.
     """
-    directory = Path(settings.output_dir)
-    if settings.resume_from_checkpoint not in (None, "latest"):
-        check_checkpoint(directory / "checkpoints", settings.resume_from_checkpoint)
+    directory = Path(settings.run.output_dir)
+    if settings.run.resume_from_checkpoint not in (None, "latest"):
+        check_checkpoint(directory / "checkpoints", settings.run.resume_from_checkpoint)
     holds_run = (directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()
-    replaces = settings.overwrite_output_dir or settings.resume_from_checkpoint
+    replaces = settings.run.overwrite_output_dir or settings.run.resume_from_checkpoint
     if holds_run and not replaces:
         changed = "; ".join(changed_settings(directory, settings))
         raise UserError(
-            f"output_dir={settings.output_dir!r} already holds a run of "
-            f"{f'another recipe ({changed})' if changed else 'the same recipe'}: choose another directory, go on with "
-            "--resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
+            f"output_dir={settings.run.output_dir!r} already holds a run of "
+            f"{f'another recipe ({changed})' if changed else 'the same recipe'}: choose another directory, resume it "
+            "with --resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
         )
 
 
@@ -129,6 +130,5 @@ def changed_settings(directory: Path, settings: TrainingSettings) -> list[str]:
     recipe = directory / "recipe.toml"
     if not recipe.exists():
         return []
-    there, here = (parse_settings([str(recipe)]), settings)
-    names = [name for name in vars(here) if getattr(there, name) != getattr(here, name)]
-    return [f"{name} is {getattr(there, name)!r} there, {getattr(here, name)!r} here" for name in names]
+    there, here = parse_settings([str(recipe)]).values(), settings.values()
+    return [f"{name} is {there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]

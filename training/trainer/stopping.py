@@ -7,15 +7,13 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from vaswani.interruption import Interrupted, handled_by
+
 
 STARTED = time.monotonic()
 PATIENCE = 0.5  # seconds between two looks for a reason to end
 # Set by `accelerate launch` and torchrun, whose end should be ours.
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
-
-
-class Interrupted(Exception):
-    """The run was asked to end; what it had done is saved."""
 
 
 class StopRequest:
@@ -31,16 +29,14 @@ class StopRequest:
         self.deadline = None if max_minutes is None else STARTED + 60 * max_minutes
         self.parent = os.getppid() if any(name in os.environ for name in LAUNCHERS) else None
         self.signal: str | None = None
-        self.before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.before[number] = signal.signal(number, self._note)
+        self.handling = handled_by(self._note)
+        self.handling.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        self.handling.__exit__(None, None, None)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.signal = signal.Signals(number).name

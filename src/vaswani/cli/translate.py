@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     except Interrupted as signal:
         again = "; the same command with --resume goes on after them" if options.output else ""
         print(f"\nEnded ({signal}): the output holds whole lines{again}", file=sys.stderr)
-        return 128 + signal.number
+        return 128 + (signal.number or 0)
     except BrokenPipeError:  # whoever reads has had enough, as `head` has
         return 1
     except OSError as error:

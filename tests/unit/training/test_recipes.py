@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from training.settings import ROOT, parse_settings
+from training.recipe import parse_settings
+from training.settings import ROOT
 from training.tables.rows import ROWS
 
 
@@ -43,7 +44,7 @@ def config_of(name: str) -> dict:
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_the_recipes_have_the_papers_values(name):
     size, _, target = name.split("-")
-    settings = vars(parse_settings([str(ROOT / "training" / "recipes" / f"{name}.toml")]))
+    settings = parse_settings([str(ROOT / "training" / "recipes" / f"{name}.toml")]).values()
     expected = EVERYWHERE | SIZES[size] | LANGUAGES[target] | {"config_name": name, "output_dir": f"runs/{name}"}
     assert {key: settings[key] for key in expected} == expected
 
@@ -63,7 +64,11 @@ def test_the_configs_have_the_papers_values(name):
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in ("base", "big")])
 def test_the_rows_of_table_3_average_nothing(name):
     settings = parse_settings([str(ROOT / "training" / "recipes" / f"{name}.toml")])
-    assert (settings.average_checkpoints, settings.config_name, settings.max_steps) == (1, name, 100_000)
+    assert (settings.run.average_checkpoints, settings.model.config_name, settings.optimization.max_steps) == (
+        1,
+        name,
+        100_000,
+    )
 
 
 def test_the_parser_has_the_papers_values():

@@ -1,177 +1,120 @@
-from pathlib import Path
+import dataclasses
 
 import pytest
 
-from training.settings import ROOT, TrainingSettings, parse_settings, write_recipe
+from training.settings import (
+    DataSettings,
+    ModelSettings,
+    OptimizationSettings,
+    ReportingSettings,
+    RunSettings,
+    TrainingSettings,
+)
 from vaswani.errors import UserError
 
 
-GIVEN = ["--dataset_name", "somewhere", "--source_lang", "en", "--target_lang", "de"]
+PARTS = (DataSettings, ModelSettings, OptimizationSettings, RunSettings, ReportingSettings)
+DATA = DataSettings(dataset_name="somewhere", source_lang="en", target_lang="de")
 
 
-def recipe(folder: Path, text: str) -> str:
-    path = folder / "recipe.toml"
-    path.write_text('dataset_name = "x"\nsource_lang = "en"\ntarget_lang = "de"\n' + text, encoding="utf-8")
-    return str(path)
+def settings(**parts):
+    return TrainingSettings(**{"data": dataclasses.replace(DATA)} | parts)
 
 
-def test_defaults_are_the_papers_base_model():
-    settings = parse_settings(GIVEN)
-    assert (settings.config_name, settings.vocab_size, settings.max_steps) == ("base-en-de", 37000, 100_000)
-    assert (settings.max_tokens_per_batch, settings.warmup_steps, settings.label_smoothing) == (25_000, 4000, 0.1)
-    assert (settings.adam_beta1, settings.adam_beta2, settings.adam_epsilon) == (0.9, 0.98, 1e-9)
+def test_every_setting_has_its_help_and_one_owner():
+    fields = [field for part in PARTS for field in dataclasses.fields(part)]
+    assert all(field.metadata["help"].endswith(".") for field in fields)
+    names = [field.name for field in fields]
+    assert len(set(names)) == len(names)
+    assert list(TrainingSettings().values()) == names
 
 
-def test_no_arguments_mean_the_demo():
-    assert parse_settings([]).dataset_name == "grammar"
+def test_the_defaults_are_allowed():
+    settings().validate()
 
 
-def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_default(tmp_path):
-    settings = parse_settings([recipe(tmp_path, "max_steps = 7\nseed = 3\n"), "--max_steps", "9"])
-    assert (settings.max_steps, settings.seed, settings.warmup_steps) == (9, 3, 4000)
+# A value that is not allowed and, where there is one, its neighbour that is.
+LIMITS = {
+    "max_train_samples": (0, 1),
+    "max_eval_samples": (0, 1),
+    "max_source_length": (1, 2),
+    "max_target_length": (1, 2),
+    "max_length_ratio": (1.0, 1.01),
+    "vocab_size": (0, 1),
+    "max_steps": (0, None),
+    "max_tokens_per_batch": (0, None),
+    "length_groups": (0, 1),
+    "max_tokens_per_device": (0, None),
+    "warmup_steps": (0, 1),
+    "learning_rate_factor": (0.0, 1e-9),
+    "adam_epsilon": (0.0, 1e-30),
+    "logging_steps": (0, 1),
+    "eval_steps": (-1, 0),
+    "save_steps": (-1, 0),
+    "save_minutes": (-0.1, 0.1),
+    "max_time": (0.0, 0.1),
+    "early_stopping_patience": (0, 1),
+    "dataloader_num_workers": (-1, 0),
+    "average_checkpoints": (0, 1),
+    "save_total_limit": (0, 1),
+}
+LIMITS_OF_FRACTIONS = dict.fromkeys(("label_smoothing", "adam_beta1", "adam_beta2"), (1.0, 0.999))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "training" / "recipes").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_recipe_that_ships_is_valid(path):
-    assert parse_settings([str(path)]).max_steps > 0
+@pytest.mark.parametrize(("name", "values"), [*LIMITS.items(), *LIMITS_OF_FRACTIONS.items()])
+def test_each_limit_is_where_its_rule_says(name, values):
+    owner = next(part for part in PARTS if name in part.__dataclass_fields__)
+    refused, allowed = values
+    given = settings()
+    part = getattr(given, owner._argument_group_name)
+    if allowed is not None:
+        setattr(part, name, allowed)
+        given.validate()
+    for value in (refused, float("nan")) if isinstance(refused, float) else (refused,):
+        setattr(part, name, value)
+        with pytest.raises(UserError, match=f"^{name}={value} must be "):
+            given.validate()
 
 
-def test_text_that_is_given_takes_the_place_of_the_recipes(tmp_path):
-    given = recipe(tmp_path, 'dataset_config_name = "y"\n')
-    files = ["--train_file=a.tsv", "--validation_file", "b.tsv"]
-    settings = parse_settings([given, *files])
-    assert (settings.dataset_name, settings.dataset_config_name, settings.train_file) == (None, None, ["a.tsv"])
-    write_recipe(settings, {}, tmp_path / "own.toml")
-    settings = parse_settings([str(tmp_path / "own.toml"), "--dataset_name", "z"])
-    assert (settings.dataset_name, settings.train_file, settings.validation_file) == ("z", None, None)
-    with pytest.raises(UserError, match="exactly one of dataset_name and train_file"):
-        parse_settings([given, *files, "--dataset_name", "z"])
-
-
-def test_a_model_to_start_from_takes_the_place_of_the_recipes_config_and_vocabulary(tmp_path):
-    given = recipe(tmp_path, 'config_name = "demo"\nvocab_size = 1500\ntokenizer_name = "t"\nmax_steps = 7\n')
-    (tmp_path / "child.toml").write_text('extends = "recipe.toml"\nmodel_name_or_path = "m"\n')
-    started = ([given, "--model_name_or_path=m"], [given, "--model-name-or-path", "m"], [str(tmp_path / "child.toml")])
-    for arguments in started:
-        settings = parse_settings(arguments)
-        assert (settings.config_name, settings.vocab_size, settings.tokenizer_name) == (None, None, None)
-        assert (settings.model_name_or_path, settings.max_steps) == ("m", 7)
-    write_recipe(settings, {}, tmp_path / "resolved.toml")
-    assert parse_settings([str(tmp_path / "resolved.toml")]) == settings
-
-
-def test_what_is_given_beside_a_model_to_start_from_stays_to_be_compared(tmp_path):
-    flags = ["--model_name_or_path=m", "--config_name=demo", "--vocab_size=5", "--tokenizer_name=t"]
-    in_recipe = recipe(
-        tmp_path, 'model_name_or_path = "m"\nconfig_name = "demo"\nvocab_size = 5\ntokenizer_name = "t"'
+@pytest.mark.parametrize(
+    ("max_steps", "save_steps", "average", "is_allowed"),
+    [(10, 5, 2, True), (11, 5, 3, True), (10, 5, 3, False), (11, 5, 4, False), (4, 5, 1, True), (10, 0, 1, True)],
+)
+def test_there_must_be_as_many_checkpoints_as_are_averaged(max_steps, save_steps, average, is_allowed):
+    given = settings(
+        optimization=OptimizationSettings(max_steps=max_steps),
+        run=RunSettings(save_steps=save_steps, average_checkpoints=average),
     )
-    for arguments in ([*GIVEN, *flags], [in_recipe]):
-        settings = parse_settings(arguments)
-        assert (settings.config_name, settings.vocab_size, settings.tokenizer_name) == ("demo", 5, "t")
+    if is_allowed:
+        given.validate()
+    else:
+        with pytest.raises(UserError, match=f"average_checkpoints={average} must be at most the {average - 1} check"):
+            given.validate()
+        given.run.save_minutes = 1.0
+        given.validate()
 
 
-def test_a_recipe_takes_over_what_the_one_that_it_extends_has(tmp_path):
-    (tmp_path / "recipes").mkdir()
-    recipe(tmp_path, "max_steps = 7\nseed = 3\n[run]\ntorch = 'x'\n")
-    (tmp_path / "recipes" / "child.toml").write_text('extends = "../recipe.toml"\nseed = 4\n')
-    (tmp_path / "recipes" / "grandchild.toml").write_text('extends = "child.toml"\nwarmup_steps = 5\n')
-    settings = parse_settings([str(tmp_path / "recipes" / "grandchild.toml")])
-    assert (settings.max_steps, settings.seed, settings.warmup_steps) == (7, 4, 5)
+@pytest.mark.parametrize("budget", ["max_tokens_per_batch", "max_tokens_per_device"])
+@pytest.mark.parametrize("length", ["max_source_length", "max_target_length"])
+def test_a_budget_must_hold_the_longest_sentence(budget, length):
+    given = settings(data=dataclasses.replace(DATA, **{length: 300}))
+    setattr(given.optimization, budget, 300)
+    given.validate()
+    setattr(given.optimization, budget, 299)
+    with pytest.raises(UserError, match=f"{budget}=299 must hold the longest sentence that is kept, but {length}=300"):
+        given.validate()
 
 
-def test_a_recipe_may_take_other_text_than_the_one_that_it_extends(tmp_path):
-    recipe(tmp_path, 'dataset_config_name = "y"\n')
-    files = 'train_file = ["a.tsv"]\nvalidation_file = ["b.tsv"]\n'
-    (tmp_path / "child.toml").write_text(f'extends = "recipe.toml"\n{files}')
-    settings = parse_settings([str(tmp_path / "child.toml")])
-    assert (settings.dataset_name, settings.dataset_config_name, settings.train_file) == (None, None, ["a.tsv"])
-
-
-def test_a_recipe_that_extends_itself_is_refused(tmp_path):
-    for name, origin in (("a", "b"), ("b", "a")):
-        (tmp_path / f"{name}.toml").write_text(f'extends = "{origin}.toml"\n')
-    with pytest.raises(UserError, match=r"a\.toml extends itself"):
-        parse_settings([str(tmp_path / "a.toml")])
-
-
-def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
-    flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5"]
-    settings = parse_settings(flags)
-    once = ["--overwrite_output_dir", "--resume_from_checkpoint", "latest"]  # of one start, not of the recipe
-    write_recipe(parse_settings([*flags, *once]), {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
-    assert parse_settings([str(tmp_path / "recipe.toml")]) == settings
-
-
-def test_files_may_be_given_as_one_list_or_with_a_comma():
-    for form in (["a.en", "a.de"], ["a.en,a.de"]):
-        files = ["--train_file", *form, "--validation_file", "b.tsv"]
-        settings = parse_settings([*files, "--source_lang", "en", "--target_lang", "de"])
-        assert (settings.train_file, settings.validation_file) == (["a.en", "a.de"], ["b.tsv"])
+def test_a_model_to_start_from_brings_its_own_config_and_vocabulary():
+    assert (ModelSettings().config_name, ModelSettings().vocab_size) == ("base-en-de", 37000)
+    started = ModelSettings(model_name_or_path="m")
+    assert (started.config_name, started.vocab_size) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--max_step", "5"], "unknown flag '--max_step': the nearest known one is 'max_steps'"),
-        (["--max_steps", "five"], "max_steps.*invalid int value: 'five'"),
-        (["--max_steps", "0"], "max_steps=0 must be at least 1"),
-        (["--save_steps", "-1"], "save_steps=-1 must be at least 0"),
-        (["--max_tokens_per_batch", "100"], "max_tokens_per_batch=100 must hold .* max_source_length=256"),
-        (["--max_target_length", "1"], "max_target_length=1 must be at least 2"),
-        (["--label_smoothing", "1.0"], r"label_smoothing=1.0 must be in \[0, 1\)"),
-        (["--mixed_precision", "int3"], "mixed_precision.*'int3'.*bf16"),
-        (["--target_lang", "en"], "source_lang and target_lang are both 'en'"),
-        (["--source_lang", ""], "source_lang is missing"),
-        (["--train_file", "a.tsv"], "exactly one of dataset_name and train_file"),
-        (["--max_length_ratio", "1"], "max_length_ratio=1.0 must be above 1"),
-        (
-            ["--average_checkpoints", "5", "--save_steps", "0"],
-            "average_checkpoints=5 must be at most the 0 checkpoints",
-        ),
-        (["--average_checkpoints", "5", "--save_total_limit", "3"], "save_total_limit=3 must be at least"),
-        (["--max_tokens_per_device", "100"], "max_tokens_per_device=100 must hold .* max_source_length=256"),
-        (["--vocab_size", "0"], "vocab_size=0 must be at least 1"),
-        (["--length_groups", "0"], "length_groups=0 must be at least 1"),
-        (["--max_time", "0"], "max_time=0.0 must be above 0 minutes"),
-        (["--early_stopping_patience", "0"], "early_stopping_patience=0 must be at least 1"),
-        (["--early_stopping_patience", "2", "--eval_steps", "0"], "early_stopping_patience=2 needs eval_steps"),
-        (["--metric_for_best_model", "bleu"], "metric_for_best_model.*'bleu'.*sacrebleu"),
-        (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be above 0"),
-    ],
-)
-def test_bad_flags_are_one_clear_sentence(flags, message):
-    with pytest.raises(UserError, match=message):
-        parse_settings([*GIVEN, *flags])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("drpout = 0.1\n", "recipe.toml: unknown key 'drpout'"),
-        ("warmup_step = 1\n", "the nearest known one is 'warmup_steps'"),
-        ("max_steps = 1.5\n", "max_steps.*invalid int value: '1.5'"),
-        ("max_steps = \n", "cannot be read: Invalid value"),
-    ],
-)
-def test_bad_recipes_are_one_clear_sentence(tmp_path, text, message):
-    with pytest.raises(UserError, match=message):
-        parse_settings([recipe(tmp_path, text)])
-
-
-def test_a_missing_recipe_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"absent\.toml cannot be read"):
-        parse_settings([str(tmp_path / "absent.toml")])
-
-
-def test_help_shows_how_to_start_from_a_published_model(capsys):
-    with pytest.raises(SystemExit):
-        parse_settings(["--help"])
-    said = capsys.readouterr().out
-    example = said.split("Examples:\n")[1].split("accelerate launch training/run.py ")[2]
-    assert "--model_name_or_path MODEL_NAME_OR_PATH" in said
-    assert parse_settings(example.replace("...", "").split()).model_name_or_path == "runs/demo/model"
-
-
-def test_every_setting_has_its_help():
-    for setting in TrainingSettings.__dataclass_fields__.values():
-        assert setting.metadata["help"].endswith(".")
+    ("given", "keeps"),
+    [({}, True), ({"save_steps": 0}, False), ({"save_steps": 0, "save_minutes": 1.0}, True),
+     ({"save_steps": 0, "early_stopping_patience": 2}, True)],
+)  # fmt: skip
+def test_whether_a_run_keeps_checkpoints(given, keeps):
+    assert RunSettings(**given).keeps_checkpoints is keeps

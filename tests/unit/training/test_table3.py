@@ -3,7 +3,7 @@ import json
 import pytest
 
 from training import table3
-from training.settings import parse_settings
+from training.recipe import parse_settings
 from training.tables import report
 from training.tables.rows import ROWS
 from vaswani.errors import UserError
@@ -67,12 +67,12 @@ def test_the_list_fits_a_terminal_and_names_no_two_columns_alike(capsys):
 def test_a_run_gets_the_rows_recipe_its_share_of_the_budget_and_the_flags(tmp_path):
     options, flags = table3.parse([f"--output_dir={tmp_path}", "--budget=5000000", "--scale=0.25", "--seed=7", *GIVEN])
     base, big = (table3.make_run(ROWS[name], options, flags) for name in ("base", "big"))
-    assert (base.settings.max_steps, big.settings.max_steps) == (200, 600)
-    assert (base.settings.logging_steps, base.settings.save_steps) == (10, 10)
-    assert (big.settings.logging_steps, big.settings.save_steps) == (30, 30)
-    assert (base.settings.output_dir, base.settings.seed) == (str(tmp_path / "base"), 7)
-    assert big.settings.config_name == str(tmp_path / "configs" / "big")
-    assert (big.settings.average_checkpoints, big.settings.save_total_limit) == (1, 1)
+    assert (base.settings.optimization.max_steps, big.settings.optimization.max_steps) == (200, 600)
+    assert (base.settings.reporting.logging_steps, base.settings.run.save_steps) == (10, 10)
+    assert (big.settings.reporting.logging_steps, big.settings.run.save_steps) == (30, 30)
+    assert (base.settings.run.output_dir, base.settings.optimization.seed) == (str(tmp_path / "base"), 7)
+    assert big.settings.model.config_name == str(tmp_path / "configs" / "big")
+    assert (big.settings.run.average_checkpoints, big.settings.run.save_total_limit) == (1, 1)
     assert parse_settings(big.arguments) == big.settings
     options, flags = table3.parse(["--budget=5000000", "--save_steps=77", *GIVEN])
-    assert table3.make_run(ROWS["base"], options, flags).settings.save_steps == 77
+    assert table3.make_run(ROWS["base"], options, flags).settings.run.save_steps == 77

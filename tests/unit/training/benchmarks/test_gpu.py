@@ -5,7 +5,8 @@ from pathlib import Path
 
 from training import benchmark
 from training.benchmarks import gpu
-from training.settings import ROOT, parse_settings
+from training.recipe import parse_settings
+from training.settings import ROOT
 
 
 def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
@@ -18,8 +19,8 @@ def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
         assert options.config_name == f"{name}-en-de"
     assert benchmark.parse(parts["generate"][2:]).json == str(tmp_path / "generate.json")
     settings = parse_settings(parts["multi30k"][2:])
-    assert settings.torch_compile
-    assert settings.config_name == "multi30k-en-de"
+    assert settings.run.torch_compile
+    assert settings.model.config_name == "multi30k-en-de"
 
 
 def test_the_gpus_parts_run_on_the_gpu_and_compile(tmp_path):
@@ -35,9 +36,13 @@ def test_the_gpus_parts_run_on_the_gpu_and_compile(tmp_path):
     options = benchmark.parse(parts["generate"][2:])
     assert (options.benchmark, options.device) == ("generate", "cuda")
     settings = parse_settings(parts["multi30k"][2:])
-    assert (settings.dataset_name, settings.output_dir) == ("data", str(tmp_path / "multi30k"))
-    assert (settings.attn_implementation, settings.max_tokens_per_batch, settings.max_steps) == ("sdpa", 8000, 2000)
-    assert settings.overwrite_output_dir
+    assert (settings.data.dataset_name, settings.run.output_dir) == ("data", str(tmp_path / "multi30k"))
+    assert (
+        settings.run.attn_implementation,
+        settings.optimization.max_tokens_per_batch,
+        settings.optimization.max_steps,
+    ) == ("sdpa", 8000, 2000)
+    assert settings.run.overwrite_output_dir
     assert all((ROOT / command[1]).exists() for name, command in parts.items() if name != "tests")
 
 

@@ -6,7 +6,7 @@ import pytest
 from training import benchmark
 from training.benchmarks import training
 from training.benchmarks.records import Turn, TurnResult
-from training.settings import parse_settings
+from training.recipe import parse_settings
 from training.tables.cost import flops_per_target_token
 
 
@@ -70,9 +70,13 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
     flags += ["--seconds=7", "--sentences=5", "--torch_compile=true"]
     work = workload(tmp_path, *flags)
     settings = parse_settings(work.flags)
-    assert (settings.dataset_name, settings.source_lang, settings.target_lang) == ("grammar", "en", "de")
-    assert (settings.max_tokens_per_batch, settings.max_tokens_per_device) == (1000, 4000)
-    assert (settings.attn_implementation, settings.vocab_size, work.config.d_model) == ("eager", 8000, 256)
+    assert (settings.data.dataset_name, settings.data.source_lang, settings.data.target_lang) == (
+        "grammar",
+        "en",
+        "de",
+    )
+    assert (settings.optimization.max_tokens_per_batch, settings.optimization.max_tokens_per_device) == (1000, 4000)
+    assert (settings.run.attn_implementation, settings.model.vocab_size, work.config.d_model) == ("eager", 8000, 256)
     assert work.steps == 40  # 10 of warm-up, and 30,000 tokens in 30
     assert flops_per_target_token(work.config) == pytest.approx(4.3e7, rel=0.1)
 
@@ -101,10 +105,15 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
     )
     assert work.measure_ours("fp32") == TurnResult(20 / 3, 123)  # 20 tokens in 1 + 2 seconds, without the warm-up
     ours = parse_settings(commands[1][2:])
-    assert (ours.max_steps, ours.logging_steps, ours.mixed_precision, ours.torch_compile) == (40, 10, "no", True)
-    assert (ours.eval_steps, ours.save_steps, ours.output_dir) == (0, 0, str(tmp_path / "run"))
+    assert (
+        ours.optimization.max_steps,
+        ours.reporting.logging_steps,
+        ours.run.mixed_precision,
+        ours.run.torch_compile,
+    ) == (40, 10, "no", True)
+    assert (ours.run.eval_steps, ours.run.save_steps, ours.run.output_dir) == (0, 0, str(tmp_path / "run"))
     work.measure_ours("bf16")
-    assert parse_settings(commands[2][2:]).mixed_precision == "bf16"
+    assert parse_settings(commands[2][2:]).run.mixed_precision == "bf16"
 
 
 def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):

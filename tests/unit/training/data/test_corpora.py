@@ -4,12 +4,15 @@ import pytest
 from datasets import Dataset
 
 from training.data.corpora import load_text
-from training.settings import ROOT, TrainingSettings
+from training.settings import ROOT, DataSettings
 from vaswani.errors import UserError
 
 
-def settings(**kwargs) -> TrainingSettings:
-    return TrainingSettings(**{"source_lang": "en", "target_lang": "de"} | kwargs)
+NOWHERE = Path("nowhere")  # the grammar's folder, which only the grammar needs
+
+
+def settings(**kwargs) -> DataSettings:
+    return DataSettings(**{"source_lang": "en", "target_lang": "de"} | kwargs)
 
 
 def write(path: Path, text: str) -> str:
@@ -19,10 +22,10 @@ def write(path: Path, text: str) -> str:
 
 def test_files_are_read_in_either_direction_and_samples_limited(tmp_path):
     paths = [write(tmp_path / "pairs.tsv", "en\tde\na b\tc d\ne f\tg h\ni j\tk l\n")]
-    text = load_text(settings(train_file=paths, validation_file=paths, max_train_samples=2))
+    text = load_text(settings(train_file=paths, validation_file=paths, max_train_samples=2), NOWHERE)
     assert list(text) == ["train", "validation"]
     assert text["train"]["source"][:] == ["a b", "e f"]
-    turned = load_text(settings(source_lang="de", target_lang="en", train_file=paths, validation_file=paths))
+    turned = load_text(settings(source_lang="de", target_lang="en", train_file=paths, validation_file=paths), NOWHERE)
     assert text["validation"]["target"][:] == turned["validation"]["source"][:] == ["c d", "g h", "k l"]
 
 
@@ -42,18 +45,18 @@ def test_a_missing_file_dataset_configuration_split_or_language_is_named(tmp_pat
         ({"dataset_name": hub, "dataset_config_name": "x"}, "has no split 'validation', only 'train'"),
     ]:
         with pytest.raises(UserError, match=message):
-            load_text(settings(**given))
+            load_text(settings(**given), NOWHERE)
     Dataset.from_list([{"en": "a", "de": "b"}]).to_parquet(tmp_path / "flat.parquet")
     paths = [str(tmp_path / "flat.parquet")]
     with pytest.raises(UserError, match="target_lang='fr' must be one of the columns of the train text: 'en', 'de'"):
-        load_text(settings(target_lang="fr", train_file=paths, validation_file=paths))
+        load_text(settings(target_lang="fr", train_file=paths, validation_file=paths), NOWHERE)
 
 
 def test_columns_that_hold_no_text_are_refused(tmp_path):
     Dataset.from_dict({"en": ["a", "b"], "de": [1, 2]}).to_parquet(tmp_path / "numbers.parquet")
     paths = [str(tmp_path / "numbers.parquet")]
     with pytest.raises(UserError, match=r"column 'de' of the train text must hold text, but holds Value\('int64'\)"):
-        load_text(settings(train_file=paths, validation_file=paths))
+        load_text(settings(train_file=paths, validation_file=paths), NOWHERE)
 
 
 SHARED = ROOT.parent / "shared" / "data"
@@ -74,6 +77,6 @@ def test_real_text_in_the_hubs_layout_is_read_in_either_direction(name, config, 
     given = settings(
         dataset_name=str(SHARED / name), dataset_config_name=config, source_lang=source, target_lang=target
     )
-    text = load_text(given)
+    text = load_text(given, NOWHERE)
     assert tuple(len(rows) for rows in text.values()) == lines
     assert text["train"].column_names == ["source", "target"]

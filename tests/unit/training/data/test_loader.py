@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 
 from training.data.loader import load_updates, plan_updates
-from training.settings import TrainingSettings
+from training.settings import OptimizationSettings
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def lengths_of(rows):
 
 def take(rows, count, start=(0, 0), process=0, processes=1, **settings):
     given = {"max_tokens_per_batch": 400, "max_tokens_per_device": 150, "length_groups": 2} | settings
-    planned = plan_updates(lengths_of(rows), TrainingSettings(**given), process, processes, start)
+    planned = plan_updates(lengths_of(rows), OptimizationSettings(**given), process, processes, start)
     return list(itertools.islice(planned, count))
 
 

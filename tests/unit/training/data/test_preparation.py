@@ -8,13 +8,23 @@ import datasets
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
+from flat_settings import make_settings
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from training.data import preparation
 from training.data.grammar import corpus as grammar
-from training.data.preparation import DROP_REASONS, drop_reasons, encode, fingerprint, lengths, prepare, read_pairs
-from training.settings import ROOT, TrainingSettings
+from training.data.preparation import (
+    DROP_REASONS,
+    Prepared,
+    drop_reasons,
+    encode,
+    fingerprint,
+    lengths,
+    prepare,
+    read_pairs,
+)
+from training.settings import ROOT, DataSettings
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
 
@@ -31,15 +41,17 @@ def tokenizer():
     return train_tokenizer(["a b c"], 258)
 
 
-def settings(**kwargs) -> TrainingSettings:
-    return TrainingSettings(**{"source_lang": "en", "target_lang": "de", "vocab_size": 260} | kwargs)
+def settings(**kwargs) -> DataSettings:
+    return DataSettings(**{"source_lang": "en", "target_lang": "de"} | kwargs)
 
 
-def from_files(folder: Path, text: str = "ab ab abc\tcd cd cde\n", **kwargs) -> TrainingSettings:
+def prepare_files(folder: Path, text: str = "ab ab abc\tcd cd cde\n", **kwargs) -> Prepared:
     path = folder / "text.tsv"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
-    return settings(**{f"{split}_file": [str(path)] for split in ("train", "validation")} | kwargs)
+    files = {f"{split}_file": [str(path)] for split in ("train", "validation")}
+    given = make_settings(**files | {"source_lang": "en", "target_lang": "de", "vocab_size": 260} | kwargs)
+    return prepare(given.data, given.model, folder / "corpus")
 
 
 def pairs(*rows: tuple[str | None, str | None]) -> Dataset:
@@ -114,10 +126,11 @@ def test_ids_are_those_of_a_call_of_the_tokenizer(tokenizer, monkeypatch):
 
 
 def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tmp_path, cache, monkeypatch):
-    given = from_files(tmp_path, "ab ab abc\tcd cd cde\n\tno source\n")
+    text_of_files = "ab ab abc\tcd cd cde\n\tno source\n"
+    (tmp_path / "text.tsv").write_text(text_of_files, encoding="utf-8")
     files = [f"--{split}_file={tmp_path / 'text.tsv'}" for split in ("train", "validation")]
-    program = "import sys; from training.data.preparation import prepare; from training.settings import parse_settings"
-    program += "; prepare(parse_settings(sys.argv[1:]))"
+    program = "import sys; from training.data.preparation import prepare; from training.recipe import parse_settings"
+    program += "; given = parse_settings(sys.argv[1:]); prepare(given.data, given.model, None)"
     flags = ["--source_lang=en", "--target_lang=de", "--vocab_size=260", *files]
     environment = os.environ | {"HF_DATASETS_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
     subprocess.run([sys.executable, "-c", program, *flags], cwd=ROOT, env=environment, check=True)
@@ -126,7 +139,7 @@ def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tm
 
     monkeypatch.setattr(preparation, "train_tokenizer", None)
     monkeypatch.setattr(preparation, "encode_table", None)
-    text, tokenizer, encoded, counts = prepare(given)
+    text, tokenizer, encoded, counts = prepare_files(tmp_path, text_of_files)
     assert {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()} == left
     assert encoded["train"].cache_files[0]["filename"] in map(str, left)
     assert counts["train"] == counts["validation"] == {"kept": 1, "empty": 1, "too long": 0, "unbalanced": 0}
@@ -145,11 +158,11 @@ def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tm
     ],
 )
 def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, monkeypatch):
-    prepare(from_files(tmp_path))
+    prepare_files(tmp_path)
     calls = []
     for function in (preparation.train_tokenizer, preparation.encode_table):
         monkeypatch.setattr(preparation, function.__name__, lambda *args, f=function: calls.append(f) or f(*args))
-    prepare(from_files(tmp_path, **changed))
+    prepare_files(tmp_path, **changed)
     assert calls.count(train_tokenizer) == trained
     assert len(calls) - trained == encoded
 
@@ -172,10 +185,9 @@ def test_another_tokenizer_does_not_find_the_ids_of_the_first(tokenizer):
 
 
 def test_a_cached_tokenizer_is_the_trained_one(tmp_path):
-    given = from_files(tmp_path)
     saved = []
     for name in ("trained", "cached"):
-        prepare(given).tokenizer.save_pretrained(tmp_path / name)
+        prepare_files(tmp_path).tokenizer.save_pretrained(tmp_path / name)
         saved.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     train_tokenizer(["ab ab abc", "cd cd cde"], 260).save_pretrained(tmp_path / "directly")
     saved.append({path.name: path.read_bytes() for path in (tmp_path / "directly").iterdir()})
@@ -185,17 +197,17 @@ def test_a_cached_tokenizer_is_the_trained_one(tmp_path):
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache):
     cache.write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"the data cannot be prepared in .*cache: .*File exists"):
-        prepare(from_files(tmp_path))
+        prepare_files(tmp_path)
 
 
 def test_a_full_disk_is_named_by_the_folder_that_is_on_it(tmp_path, monkeypatch):
     monkeypatch.setattr(grammar, "generate_pairs", lambda count, seed: [("a sentence", "ein Satz")] * count)
-    given = settings(dataset_name="grammar", output_dir=str(tmp_path / "run"))
+    given = make_settings(dataset_name="grammar", source_lang="en", target_lang="de", vocab_size=260)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # writing more fails as on a full disk
     try:
         with pytest.raises(UserError, match=r"the corpus cannot be written to .*run/corpus: .*too large$"):
-            prepare(given)
+            prepare(given.data, given.model, tmp_path / "run" / "corpus")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert list((tmp_path / "run" / "corpus").iterdir()) == []
@@ -212,18 +224,18 @@ def test_unfit_named_tokenizers_are_refused(tmp_path, tokenizer, message):
     if tokenizer is not None:
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "named")
     with pytest.raises(UserError, match=message):
-        prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
+        prepare_files(tmp_path, tokenizer_name=str(tmp_path / "named"))
 
 
 def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "named")
-    prepared = prepare(from_files(tmp_path, tokenizer_name=str(tmp_path / "named")))
+    prepared = prepare_files(tmp_path, tokenizer_name=str(tmp_path / "named"))
     assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
 
 
 def test_the_tokenizer_of_the_model_to_start_from_is_used(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "base")
-    prepared = prepare(from_files(tmp_path, vocab_size=None, model_name_or_path=str(tmp_path / "base")))
+    prepared = prepare_files(tmp_path, vocab_size=None, model_name_or_path=str(tmp_path / "base"))
     assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
     prepared.tokenizer.save_pretrained(tmp_path / "again")
     for path in (tmp_path / "base").iterdir():
@@ -232,7 +244,7 @@ def test_the_tokenizer_of_the_model_to_start_from_is_used(tmp_path, tokenizer):
 
 def test_a_vocabulary_that_the_text_does_not_support_is_refused(tmp_path):
     with pytest.raises(UserError, match="vocab_size=37000 is larger than the training text supports"):
-        prepare(from_files(tmp_path, vocab_size=37_000))
+        prepare_files(tmp_path, vocab_size=37_000)
 
 
 def test_pairs_are_read_in_any_order(tokenizer, monkeypatch):

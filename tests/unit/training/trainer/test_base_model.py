@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 import torch
+from flat_settings import make_settings
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
-from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
 from training.trainer.model import PAPERS_DECODING
 from vaswani import VaswaniForConditionalGeneration
@@ -36,7 +36,7 @@ def base(random_model, tokenizer, tmp_path):
 
 
 def settings(base, **given):
-    return TrainingSettings(
+    return make_settings(
         model_name_or_path=str(base),
         **{"source_lang": "en", "target_lang": "de", "output_dir": "runs/elsewhere"} | given,
     )

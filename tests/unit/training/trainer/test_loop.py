@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,17 +15,18 @@ from accelerate import Accelerator
 
 from training.data.preparation import prepare
 from training.objective.loss import LabelSmoothedObjective
-from training.settings import parse_settings
+from training.objective.schedule import learning_rate
+from training.recipe import parse_settings
 from training.trainer import loop as loop_module
-from training.trainer.checkpoint_manager import Keeper
+from training.trainer.checkpoint_manager import CheckpointManager
 from training.trainer.checkpoints import list_checkpoints
-from training.trainer.fingerprint import describe_identity
+from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, load_config
 from training.trainer.run_directory import make_output_dir
-from training.trainer.stopping import Interrupted
 from vaswani.errors import UserError
+from vaswani.interruption import Interrupted
 
 
 @pytest.fixture
@@ -36,13 +38,13 @@ def make_loop(corpus, tmp_path):
         given |= {"warmup_steps": 100, "logging_steps": 1, "eval_steps": 0, "save_steps": 0, "max_eval_samples": 4}
         given |= files | {"mixed_precision": "no", "output_dir": str(tmp_path / "run")} | settings
         chosen = parse_settings([f"--{name}={value}" for name, value in given.items()])
-        directory, accelerator = make_output_dir(chosen.output_dir), Accelerator(cpu=True)
-        prepared = prepare(chosen)
-        model = build_model(load_config(chosen), chosen, prepared.tokenizer)
+        directory, accelerator = make_output_dir(chosen.run.output_dir), Accelerator(cpu=True)
+        prepared = prepare(chosen.data, chosen.model, directory / "corpus")
+        model = build_model(load_config(chosen.model.config_name), prepared.tokenizer, ("en", "de"), "eager")
         logbook = Logbook(directory, accelerator, chosen)
-        identity = describe_identity(chosen, model.config, prepared.tokenizer, prepared.encoded)
-        keeper = Keeper(accelerator, chosen, model, identity, logbook.say)
-        loop = TrainingLoop(accelerator, chosen, prepared, keeper, logbook)
+        fingerprint = run_fingerprint(chosen, model.config, prepared.tokenizer, prepared.encoded)
+        checkpoints = CheckpointManager(accelerator, chosen.run, model, fingerprint, logbook.say)
+        loop = TrainingLoop(accelerator, chosen, prepared, checkpoints, logbook)
         loop.resume()
         return loop
 
@@ -69,8 +71,14 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(make_loop, monkeypa
     fail_at(monkeypatch, {3, 4, 7})
     loop = make_loop()
     weights = []
-    update = loop.update
-    monkeypatch.setattr(loop, "update", lambda *args: (update(*args), weights.append(snapshot(loop)))[0])
+    optimize = loop.optimize
+
+    def watched(*given, **named):
+        result = optimize(*given, **named)
+        weights.append(snapshot(loop))
+        return result
+
+    monkeypatch.setattr(loop, "optimize", watched)
     loop.train()
     assert [row["skipped_updates"] for row in rows(loop)] == [0, 0, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3]
     assert rows(loop)[2]["loss"] is None
@@ -84,7 +92,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(make_loop, monkeypa
 
 
 def snapshot(loop):
-    return torch.cat([weight.detach().flatten() for weight in loop.keeper.model.parameters()])
+    return torch.cat([weight.detach().flatten() for weight in loop.checkpoints.model.parameters()])
 
 
 def test_an_update_is_left_between_micro_batches_and_done_again_when_resumed(make_loop, monkeypatch, tmp_path):
@@ -103,7 +111,7 @@ def test_an_update_is_left_between_micro_batches_and_done_again_when_resumed(mak
     with pytest.raises(Interrupted, match="SIGTERM"):
         loop.train()
     assert loop.progress.step == 2
-    assert [path.name for path in list_checkpoints(loop.keeper.directory)] == [
+    assert [path.name for path in list_checkpoints(loop.checkpoints.directory)] == [
         f"step-{loop.progress.step:07}-interrupted"
     ]
     again = make_loop(**settings, resume_from_checkpoint="latest")
@@ -116,13 +124,12 @@ def test_a_line_that_training_would_drop_for_its_length_does_not_stall_an_evalua
     (tmp_path / "long.tsv").write_text(f"{words}\t{words}\none two\tzwei eins\n", encoding="utf-8")
     loop = make_loop(validation_file=str(tmp_path / "long.tsv"))
     lengths = []
-    loop.keeper.model.model.encoder.register_forward_pre_hook(
+    loop.checkpoints.model.model.encoder.register_forward_pre_hook(
         lambda module, arguments, named: lengths.append(named["input_ids"].shape[1]), with_kwargs=True
     )
-    row = loop.judge("validation")
-    assert row["truncated_sources"] == 1
+    evaluation = loop.evaluate("validation")
+    assert evaluation.truncated_sources == 1
     assert max(lengths) == 40
-    assert row["seconds"] < 20
     assert "1 translated up to max_source_length" in capsys.readouterr().out
 
 
@@ -133,7 +140,7 @@ def test_an_evaluation_is_left_as_soon_as_the_run_should_end(make_loop, monkeypa
     with loop.stop:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted, match="SIGTERM"):
-            loop.judge("validation")
+            loop.evaluate("validation")
     assert time.monotonic() - started < 20
 
 
@@ -151,16 +158,16 @@ def test_early_stopping_ends_the_run_and_publishes_the_best_weights(make_loop, m
     loop = make_loop(max_steps=50, eval_steps=2, early_stopping_patience=2, metric_for_best_model="nll")
     at = {}
 
-    def judge(split, averaged=1):
+    def evaluate(split, averaged=1):
         at[loop.progress.step] = snapshot(loop)
-        return {"nll": next(scores)}
+        return SimpleNamespace(nll=next(scores))
 
-    monkeypatch.setattr(loop, "judge", judge)
+    monkeypatch.setattr(loop, "evaluate", evaluate)
     loop.train()
     assert loop.progress.step == 8
-    assert sorted(path.name for path in loop.keeper.directory.iterdir()) == ["step-0000004-best", "step-0000008"]
+    assert sorted(path.name for path in loop.checkpoints.directory.iterdir()) == ["step-0000004-best", "step-0000008"]
     assert not torch.equal(snapshot(loop), at[4])
-    assert loop.keeper.choose_weights() == 1
+    assert loop.checkpoints.choose_weights() == 1
     assert torch.equal(snapshot(loop), at[4])
 
 
@@ -168,7 +175,7 @@ def test_a_run_that_has_stopped_early_stays_stopped_when_resumed(make_loop, monk
     stops = {"max_steps": 50, "eval_steps": 2, "early_stopping_patience": 1}
     loop = make_loop(**stops)
     scores = iter([3.0, 4.0])
-    monkeypatch.setattr(loop, "judge", lambda split: {"nll": next(scores)})
+    monkeypatch.setattr(loop, "evaluate", lambda split: SimpleNamespace(nll=next(scores)))
     loop.train()
     again = make_loop(**stops, resume_from_checkpoint="latest")
     assert again.progress == loop.progress
@@ -177,27 +184,97 @@ def test_a_run_that_has_stopped_early_stays_stopped_when_resumed(make_loop, monk
 
 
 def test_checkpoints_by_minutes(make_loop, monkeypatch):
-    clock = iter(range(0, 10**6, 20))
-    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(clock)))
-    loop = make_loop(save_minutes=10, max_steps=40)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: clock.now)
+    loop = make_loop(save_minutes=10, max_steps=12)
+    step = loop.step
+
+    def four_minutes_later(update):
+        clock.now += 240
+        step(update)
+
+    monkeypatch.setattr(loop, "step", four_minutes_later)
     loop.train()
-    steps = [int(path.name[5:]) for path in sorted(loop.keeper.directory.iterdir())]
-    assert steps[-1] == 40
-    assert 3 < len(steps) < 20
+    steps = [int(path.name[5:]) for path in sorted(loop.checkpoints.directory.iterdir())]
+    assert steps == [3, 6, 9, 12]  # after 12, 24, 36 minutes, and at the end
+
+
+@pytest.mark.parametrize(
+    ("given", "saved"),
+    [({"save_steps": 5}, [5, 10, 12]), ({"save_steps": 6}, [6, 12]), ({"save_steps": 0}, [])],
+)
+def test_checkpoints_by_steps_and_at_the_end(make_loop, given, saved):
+    loop = make_loop(**given)
+    loop.train()
+    assert [int(path.name[5:]) for path in sorted(loop.checkpoints.directory.iterdir())] == saved
 
 
 def test_dropout_depends_on_seed_step_and_process_only(make_loop, monkeypatch):
-    def seeds(start, **settings):
+    def seeds(start, process=0, **settings):
         loop, seen = make_loop(overwrite_output_dir=True, max_steps=8, **settings), {}
-        loop.progress.step = start
-        monkeypatch.setattr(torch, "manual_seed", lambda seed: seen.setdefault(loop.progress.step, seed))
-        loop.train()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "manual_seed", lambda seed: seen.setdefault(loop.progress.step, seed))
+            patch.setattr(type(loop.accelerator), "process_index", process)
+            for loop.progress.step in range(start + 1, 9):
+                loop.seed_dropout()
         return seen
 
     whole, rest = seeds(0), seeds(5)
     assert rest == {step: whole[step] for step in (6, 7, 8)}
     assert len(set(whole.values())) == 8
     assert not set(seeds(0, seed=5).values()) & set(whole.values())
+    assert not set(seeds(0, process=1).values()) & set(whole.values())
+
+
+def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
+    given = {"adam_beta1": 0.8, "adam_beta2": 0.91, "adam_epsilon": 1e-7, "label_smoothing": 0.3}
+    loop = make_loop(**given, warmup_steps=5, learning_rate_factor=0.7, max_steps=7)
+    defaults = loop.optimizer.optimizer.defaults
+    assert (defaults["betas"], defaults["eps"]) == ((0.8, 0.91), 1e-7)
+    assert loop.objective.label_smoothing == 0.3
+    rates, optimize = [], loop.optimize
+
+    def watched(*arguments, **named):
+        result = optimize(*arguments, **named)
+        rates.append(loop.optimizer.param_groups[0]["lr"])
+        return result
+
+    loop.optimize = watched
+    loop.train()
+    d_model = loop.checkpoints.model.config.d_model
+    assert rates == [0.7 * learning_rate(step, d_model, 5) for step in range(1, 8)]
+    assert [row["learning_rate"] for row in rows(loop)] == rates
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_without_smoothing_the_loss_is_the_likelihood(make_loop, label_smoothing):
+    loop = make_loop(label_smoothing=label_smoothing, max_steps=2)
+    loop.train()
+    assert all((row["loss"] == pytest.approx(row["nll"], abs=1e-4)) == (label_smoothing == 0.0) for row in rows(loop))
+
+
+def test_evaluations_on_the_way_are_greedy_and_the_last_ones_search_as_the_model_does(make_loop):
+    loop = make_loop(eval_steps=5)
+    loop.train()
+    on_the_way = [row for row in rows(loop) if "split" in row]
+    assert [(row["step"], row["decoding"]) for row in on_the_way] == [(5, "greedy"), (10, "greedy")]
+    last = loop.evaluate("validation", averaged=3)
+    assert (last.decoding, last.averaged_checkpoints, last.checkpoint) == ("beam 4, alpha 0.6", 3, "step 12")
+    assert rows(loop)[-1] == last.to_row()
+
+
+def test_sums_are_those_of_all_updates_since_the_last_row(make_loop, tmp_path):
+    each, both = make_loop(max_steps=2), make_loop(max_steps=2, logging_steps=2, output_dir=str(tmp_path / "both"))
+    torch.manual_seed(1)
+    both.checkpoints.model.load_state_dict(each.checkpoints.model.state_dict())
+    each.train()
+    first, second = rows(each)
+    both.train()
+    (row,) = rows(both)
+    assert row["target_tokens"] == first["target_tokens"] + second["target_tokens"]
+    nll = first["nll"] * first["target_tokens"] + second["nll"] * second["target_tokens"]
+    assert row["nll"] == pytest.approx(nll / row["target_tokens"], abs=1e-4)
+    assert 0 < row["density"] <= 1
 
 
 def test_the_gradient_divides_by_all_tokens_of_the_update_and_a_mean_of_means_is_something_else(make_loop):
@@ -212,21 +289,22 @@ def test_the_gradient_divides_by_all_tokens_of_the_update_and_a_mean_of_means_is
         loop.objective.zero_grad()
         for batch, weight in zip(update.batches, weights, strict=True):
             (loop.objective(*batch).loss * weight).backward()
-        return torch.cat([p.grad.flatten() for p in loop.keeper.trained.parameters() if p.grad is not None])
+        return torch.cat([p.grad.flatten() for p in loop.checkpoints.trained.parameters() if p.grad is not None])
 
     right = gradient([1 / update.target_tokens] * len(sizes))
     mean_of_means = gradient([1 / size / len(sizes) for size in sizes])
     loop.optimizer.zero_grad()
-    loss, _, norm = loop.update(update, 0.0)
+    result = loop.optimize(update, 0.0, wants_stop=False, wants_save=False)
+    norm = result.gradient_norm
     # Sums in another order differ by some 1e-5; the mean of means, the control, by far more.
     assert norm == pytest.approx(right.norm().item(), rel=1e-4)
     assert norm != pytest.approx(mean_of_means.norm().item(), rel=1e-3)
-    assert np.isfinite(loss)
+    assert np.isfinite(result.loss)
     assert (right - mean_of_means).abs().max() > 1e-3 * right.abs().max()
 
 
 def test_key_biases_do_not_wander(make_loop):
     loop = make_loop()
     loop.train()
-    biases = {name: bias for name, bias in loop.keeper.model.named_parameters() if name.endswith("_proj.bias")}
+    biases = {name: bias for name, bias in loop.checkpoints.model.named_parameters() if name.endswith("_proj.bias")}
     assert all((bias == 0).all() == name.endswith("k_proj.bias") for name, bias in biases.items())

@@ -15,7 +15,7 @@ import pytest
 from accelerate import Accelerator
 
 from training import table3
-from training.settings import parse_settings
+from training.recipe import parse_settings
 from training.trainer import run_directory
 from training.trainer.run_directory import LOCK, OWNER, claim_output_dir, own
 from vaswani.errors import UserError

@@ -5,7 +5,8 @@ import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig, GenerationConfig
 
-from training.settings import ROOT, parse_settings
+from training.recipe import parse_settings
+from training.settings import ROOT
 from training.trainer.model import PAPERS_DECODING, load_config
 from vaswani import VaswaniConfig
 from vaswani.errors import UserError
@@ -56,7 +57,7 @@ def test_a_config_file_that_is_not_allowed_is_refused_before_training_with_its_f
     (tmp_path / "config.json").write_text('{"model_type": "vaswani", "d_model": 30, "encoder_attention_heads": 4}')
     flags = ["--dataset_name=grammar", "--source_lang=en", "--target_lang=de", f"--config_name={tmp_path}"]
     with pytest.raises(UserError, match=r"config_name=.*: d_model=30 must be a multiple of encoder_attention_heads=4"):
-        load_config(parse_settings(flags))
+        load_config(parse_settings(flags).model.config_name)
 
 
 @pytest.mark.parametrize("fields", [{"position_embedding_type": "rotary"}, {"d_model": "512"}, {"use_cache": 3}])

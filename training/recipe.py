@@ -1,0 +1,145 @@
+"""Recipes and flags: where the settings of a run come from, and how they are written down.
+
+A recipe is a TOML file of settings. Where it ``extends`` another recipe, it has the keys of that one too, unless it
+gives its own. A flag on the command line wins. One that names another source of text, or a model to start from, also
+takes the place of all that a recipe says of the text, or of the config and the vocabulary.
+"""
+
+import argparse
+import copy
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import HfArgumentParser
+
+from training.settings import ROOT, TrainingSettings
+from vaswani.errors import UserError
+
+
+DEFAULT_RECIPE = ROOT / "training" / "recipes" / "demo.toml"
+OWNERS = [part.default_factory for part in dataclasses.fields(TrainingSettings)]
+NAMES = [setting.name for owner in OWNERS for setting in dataclasses.fields(owner)]
+
+# A key of the first kind takes the place of those beside it in a recipe that it is laid over.
+TAKES_THE_PLACE_OF = {
+    "dataset_name": ("train_file", "validation_file", "test_file"),
+    "train_file": ("dataset_name", "dataset_config_name"),
+    "model_name_or_path": ("config_name", "tokenizer_name", "vocab_size"),
+}
+
+EXAMPLES = """Examples:
+  accelerate launch training/run.py training/recipes/demo.toml --max_steps 100
+  accelerate launch training/run.py --model_name_or_path runs/demo/model --train_file new.tsv --validation_file dev.tsv
+      --source_lang en --target_lang de --max_steps 300 --warmup_steps 50 --learning_rate_factor 0.05 ...
+"""
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows each flag once, with its default, and the examples as they are."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy.copy(action)
+        shown.option_strings = [flag for flag in action.option_strings if "-" not in flag[2:]]
+        return super()._format_action_invocation(shown)
+
+
+def parse_settings(arguments: list[str]) -> TrainingSettings:
+    """Read ``[RECIPE.toml] [--flag value ...]``; with no arguments at all, the demo's recipe.
+
+    Raises
+    ------
+    UserError
+        If the recipe cannot be read, a key or flag is unknown (with the nearest known one), or a value is not allowed.
+    """
+    if not arguments:
+        arguments = [str(DEFAULT_RECIPE)]
+    if not arguments[0].startswith("-"):
+        arguments = read_recipe(Path(arguments[0]), arguments[1:]) + arguments[1:]
+    parser = HfArgumentParser(
+        OWNERS,
+        prog="training/run.py",
+        usage="accelerate launch %(prog)s [RECIPE.toml] [--flag value ...]",
+        description="Train, evaluate and publish a Transformer. Every flag can stand in the recipe too; flags win.",
+        epilog=EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.error = _raise_user_error
+    *parts, unknown = parser.parse_args_into_dataclasses(
+        arguments, return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        raise UserError(describe_unknown("flag", unknown[0].split("=")[0]))
+    settings = TrainingSettings(*parts)
+    settings.validate()
+    return settings
+
+
+def _raise_user_error(message: str) -> NoReturn:
+    raise UserError(message)
+
+
+def describe_unknown(kind: str, name: str, known: Iterable[str] = NAMES) -> str:
+    """Say that a name is unknown, and which known one is nearest."""
+    return f"unknown {kind} {name!r}: the nearest known one is {nearest(name.removeprefix('--'), known)!r}"
+
+
+def names_of(flags: Iterable[str]) -> list[str]:
+    """Return the names of the settings that flags give, such as "seed" of ``--seed=1`` or ``--seed 1``."""
+    return [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like this one."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
+
+
+def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
+    """Read a recipe as flags, except for the keys whose place `flags` take.
+
+    Its ``[run]`` table is what an earlier run noted of itself, and is skipped.
+    """
+    arguments = []
+    for name, value in what_remains(load_recipe(path), names_of(flags)).items():
+        arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return arguments
+
+
+def what_remains(recipe: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
+    """Return a recipe without the keys whose place the given ones take."""
+    replaced = {name for key in given for name in TAKES_THE_PLACE_OF.get(key, ())}
+    return {name: value for name, value in recipe.items() if name not in replaced}
+
+
+def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
+    """Read the keys of a recipe, over those of the recipe that it ``extends``: a path from its own folder."""
+    path = path.resolve()
+    if path in extended_by:
+        raise UserError(f"the recipe {path} extends itself")
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the recipe {path} cannot be read: {error}") from error
+    recipe.pop("run", None)
+    origin = recipe.pop("extends", None)
+    for name in recipe:
+        if name not in NAMES:
+            raise UserError(f"{path}: " + describe_unknown("key", name))
+    if origin is None:
+        return recipe
+    return what_remains(load_recipe(path.parent / origin, path, *extended_by), recipe) | recipe
+
+
+def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) -> None:
+    """Write the resolved recipe, which can be run again, and what is known of the run into its ``[run]`` table."""
+    lines = ["# The resolved recipe of this run: training/run.py can run it again.", ""]
+    once = ("overwrite_output_dir", "resume_from_checkpoint")  # these concern one start of the run
+    given = {name: value for name, value in settings.values().items() if value is not None and name not in once}
+    lines += [f"{name} = {json.dumps(value)}" for name, value in given.items()]
+    lines += ["", "[run]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
