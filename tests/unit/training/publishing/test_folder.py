@@ -1,0 +1,100 @@
+"""The folder that a run publishes: every fact of the card against where it comes from."""
+
+import dataclasses
+
+import pytest
+import yaml
+from flat_settings import make_settings
+
+from training.publishing.folder import publish
+from training.recipe import write_recipe
+from vaswani.tokenization import train_tokenizer
+
+
+@pytest.fixture
+def published(random_model, evaluation, tmp_path):
+    """Return a function that publishes a tiny run and returns its card: front matter and text."""
+
+    def make(results=None, run=None, **given):
+        tokenizer = train_tokenizer(["ab ab abc", "cd cd cde"], 260)
+        model = random_model(vocab_size=260)
+        defaults = {"dataset_name": "me/news", "dataset_config_name": "en-de", "output_dir": str(tmp_path / "run")}
+        settings = make_settings(**{"source_lang": "en", "target_lang": "de"} | defaults | given)
+        (tmp_path / "run").mkdir()
+        facts = {"torch": "2.0", "hardware": "a CPU", "precision": "bf16", "command": "training/run.py"}
+        write_recipe(settings, facts | (run or {}), tmp_path / "run" / "recipe.toml")
+        counts = {"kept": 1234, "empty": 5, "too long": 6, "unbalanced": 7}
+        results = [evaluation] if results is None else results
+        folder = publish(model, tokenizer, settings, counts, results, tmp_path / "run")
+        front, text = (folder / "README.md").read_text(encoding="utf-8").removeprefix("---\n").split("\n---\n", 1)
+        return folder, yaml.safe_load(front), text
+
+    return make
+
+
+def test_the_folder_is_that_of_the_run_with_its_recipe(published, tmp_path):
+    folder, _, _ = published()
+    assert folder == tmp_path / "run" / "model"
+    assert (folder / "recipe.toml").read_text() == (tmp_path / "run" / "recipe.toml").read_text()
+    assert {"config.json", "model.safetensors", "tokenizer.json", "modeling_vaswani.py"} <= {
+        path.name for path in folder.iterdir()
+    }
+
+
+def test_the_front_matter_names_data_languages_and_every_evaluation(published, evaluation):
+    validation = dataclasses.replace(evaluation, split="validation", sacrebleu=30.3)
+    _, front, _ = published([validation, evaluation], hub_model_id="me/model")
+    assert (front["language"], front["datasets"], front["pipeline_tag"]) == (["en", "de"], ["me/news"], "translation")
+    assert "base_model" not in front
+    (index,) = front["model-index"]
+    assert index["name"] == "me/model"
+    datasets = [entry["dataset"] for entry in index["results"]]
+    assert [(data["type"], data["config"], data["split"]) for data in datasets] == [
+        ("me/news", "en-de", "validation"), ("me/news", "en-de", "test")
+    ]  # fmt: skip
+    assert [entry["metrics"][0]["value"] for entry in index["results"]] == [30.3, 20.1]
+
+
+def test_a_model_that_was_adapted_names_its_base(published):
+    _, front, _ = published(run={"base_model": "me/base"})
+    assert (front["base_model"], front["base_model_relation"]) == ("me/base", "finetune")
+
+
+@pytest.mark.parametrize(
+    ("given", "datasets", "said"),
+    [
+        (
+            {"dataset_name": "grammar", "dataset_config_name": None},
+            None,
+            "the generated English-German grammar corpus",
+        ),
+        ({}, ["me/news"], "`me/news` (en-de)"),
+        (
+            {"dataset_name": None, "dataset_config_name": None, "train_file": ["/home/me/a.en", "/home/me/a.de"]},
+            None,
+            "`a.en, a.de`",
+        ),
+    ],
+)
+def test_the_training_text_is_named_without_the_paths_of_a_machine(published, given, datasets, said):
+    _, front, text = published(**given)
+    assert front.get("datasets") == datasets
+    assert f"from `en` to `de` on {said}." in " ".join(text.split())
+    assert "/home/me" not in text
+
+
+def test_the_text_has_the_runs_settings_counts_and_results(published, evaluation):
+    given = {"max_steps": 77, "max_tokens_per_batch": 2222, "adam_beta1": 0.81, "adam_beta2": 0.92, "warmup_steps": 33}
+    _, _, text = published(**given, adam_epsilon=1e-7, label_smoothing=0.15, learning_rate_factor=0.7)
+    for line in (
+        "| updates | 77 |",
+        "at most 2222 |",
+        "| optimizer | Adam, beta1 0.81, beta2 0.92, epsilon 1e-07 |",
+        "| learning rate | 0.7 x Eq. 3, 33 warm-up updates |",
+        "| label smoothing | 0.15 |",
+        "1,234 kept, 5 empty, 6 too long, 7 unbalanced",
+        "| test | 1,234 | beam 4, alpha 0.6; average of the last 4 checkpoints | 20.1 |",
+        evaluation.paper_bleu_signature,
+    ):
+        assert line in text, line
+    assert "{{" not in text

@@ -1,0 +1,66 @@
+"""The entry point's own parts; the whole way is in tests/e2e."""
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from flat_settings import make_settings
+
+from training import run
+from training.data.preparation import Prepared
+from training.settings import ROOT
+from vaswani.errors import UserError
+
+
+def test_a_mistake_is_one_sentence_and_no_traceback(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--max_steps", "0", "--dataset_name", "x"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "training" / "run.py"), run_name="__main__")
+    assert str(ended.value.code).startswith("error: source_lang is missing")
+
+
+def test_the_accelerator_is_that_of_the_settings(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        run,
+        "Accelerator",
+        lambda **given: seen.update(given) or SimpleNamespace(device=torch.device("cpu"), num_processes=2),
+    )
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(run, "usable_cores", lambda: 6)
+    run.start_accelerator(make_settings(mixed_precision="bf16", output_dir="runs/mine", report_to="tensorboard"))
+    assert (seen["mixed_precision"], seen["project_dir"], seen["log_with"]) == ("bf16", "runs/mine", "tensorboard")
+    assert threads == [3]
+    run.start_accelerator(make_settings())
+    assert (seen["mixed_precision"], seen["log_with"]) == (None, None)
+
+
+def test_an_unknown_tracker_is_refused_in_a_sentence():
+    with pytest.raises(UserError, match="report_to='no such tracker'"):
+        run.start_accelerator(make_settings(report_to="no such tracker"))
+
+
+def test_data_is_prepared_once_in_a_process(monkeypatch):
+    calls = []
+    monkeypatch.setattr(run, "prepare", lambda *given: calls.append(given) or Prepared({}, None, {}, {}))
+    settings = make_settings(output_dir="somewhere")
+    assert run.prepare_once(settings, Accelerator(cpu=True)) == Prepared({}, None, {}, {})
+    assert calls == [(settings.data, settings.model, Path("somewhere/corpus"))]
+
+
+def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():
+    origin = {"base_model": "me/base", "base_model_direction": "en-de"}
+    assert run.describe_origin(origin, "en-de").endswith("me/base, trained on en-de")
+    assert run.describe_origin(origin, "en-nl").endswith(
+        "trained on en-de; they now learn en-nl, with the vocabulary that they have"
+    )
+    command = run.how_to_resume(Path("runs/mine"))
+    assert command == "accelerate launch training/run.py runs/mine/recipe.toml --resume_from_checkpoint latest"
+    line = run.how_to_use(Path("runs/mine/model"), "It's one.").split("\n")[1].strip()
+    compile(line, "what it prints", "exec")
+    assert "'runs/mine/model'" in line or '"runs/mine/model"' in line

@@ -1,0 +1,148 @@
+"""Saving, resuming, and the choice of the weights to publish."""
+
+import json
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from training.settings import RunSettings
+from training.trainer import checkpoint_manager
+from training.trainer.checkpoint_manager import CheckpointManager, Progress, Sums
+from training.trainer.checkpoints import STATE, WEIGHTS
+from vaswani.errors import UserError
+
+
+FINGERPRINT = {"recipe": {"seed": 1}}
+
+
+@pytest.fixture
+def make(random_model, tmp_path):
+    """Return a factory of managers of the same run, with their optimizers and what they said."""
+
+    def make(fingerprint=FINGERPRINT, **settings):
+        torch.manual_seed(1)
+        model, said = random_model(), []
+        optimizer = torch.optim.Adam(model.parameters())
+        settings = RunSettings(output_dir=str(tmp_path), **settings)
+        return CheckpointManager(Accelerator(cpu=True), settings, model, fingerprint, said.append), optimizer, said
+
+    return make
+
+
+def set_weights(manager, value):
+    with torch.no_grad():
+        for weight in manager.model.parameters():
+            weight.fill_(value)
+
+
+def value_of(manager):
+    (value,) = {round(weight.mean().item(), 5) for weight in manager.model.parameters()}
+    return value
+
+
+def save_steps(manager, optimizer, steps, note=""):
+    """Save checkpoints whose weights are all equal to their step."""
+    for step in steps:
+        set_weights(manager, float(step))
+        manager.save(Progress(step=step), optimizer, note)
+
+
+def names(manager):
+    return sorted(path.name for path in manager.directory.iterdir())
+
+
+def test_what_was_saved_is_resumed(make):
+    manager, optimizer, _ = make()
+    sum(weight.sum() for weight in manager.model.parameters()).backward()
+    optimizer.step()
+    progress = Progress(5, 1, 3, 9, 2, 1, Sums(1.5, 1.25, 10.0, 30.0, 40.0), [[2, 4.5]])
+    manager.save(progress, optimizer)
+    assert manager.saved_step == 5
+    again, its_optimizer, said = make(resume_from_checkpoint="latest")
+    assert again.resume(its_optimizer) == progress
+    assert again.saved_step == 5
+    assert said[0].endswith("step-0000005 at step 5")
+    for one, other in zip(manager.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(optimizer.state[one]["exp_avg_sq"], its_optimizer.state[other]["exp_avg_sq"])
+
+
+def test_sums_are_a_list_on_the_disk_as_earlier_versions_wrote_them(make):
+    manager, optimizer, _ = make()
+    manager.save(Progress(step=1, sums=Sums(1.0, 2.0, 3.0, 4.0, 5.0)), optimizer)
+    state = json.loads((manager.directory / "step-0000001" / STATE).read_text())
+    assert state["progress"]["sums"] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert state["identity"] == FINGERPRINT
+    assert Progress.from_state(state["progress"]).sums == Sums(1.0, 2.0, 3.0, 4.0, 5.0)
+
+
+def test_sums_are_added_field_by_field():
+    assert Sums(1, 2, 3, 4, 5).plus(Sums(10, 20, 30, 40, 50)) == Sums(11, 22, 33, 44, 55)
+
+
+def test_another_run_is_refused_and_changes_nothing(make):
+    manager, optimizer, _ = make()
+    save_steps(manager, optimizer, [1])
+    other, its_optimizer, _ = make(fingerprint={"recipe": {"seed": 2}}, resume_from_checkpoint="latest")
+    before = [weight.clone() for weight in other.model.parameters()]
+    with pytest.raises(UserError, match=r"step-0000001 cannot be resumed, .* recipe's seed is 1 there, 2 here"):
+        other.resume(its_optimizer)
+    assert all(torch.equal(*pair) for pair in zip(before, other.model.parameters(), strict=True))
+
+
+def test_nothing_is_resumed_unless_asked_for_and_none_yet_is_said(make):
+    manager, optimizer, said = make()
+    save_steps(manager, optimizer, [1])
+    assert make()[0].resume(optimizer) == Progress()
+    (manager.directory / "step-0000001").rename(manager.directory / "elsewhere")
+    again, _, said = make(resume_from_checkpoint="latest")
+    assert again.resume(optimizer) == Progress()
+    assert said == ["There is no checkpoint yet: the run begins at its beginning"]
+
+
+def test_old_checkpoints_are_removed_only_once_the_new_one_is_whole(make, monkeypatch):
+    manager, optimizer, _ = make(save_total_limit=2)
+    save_steps(manager, optimizer, [1, 2, 3])
+    assert names(manager) == ["step-0000002", "step-0000003"]
+
+    def fail(*_):
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_manager, "save_checkpoint", fail)
+        with pytest.raises(UserError, match="disk"):
+            save_steps(manager, optimizer, [4])
+    assert names(manager) == ["step-0000002", "step-0000003"]
+    assert manager.saved_step == 3
+
+
+@pytest.mark.parametrize(("average", "count", "mean"), [(1, 1, 9.0), (2, 2, 3.5), (3, 3, 3.0), (9, 4, 2.5)])
+def test_the_newest_checkpoints_are_averaged_and_counted(make, average, count, mean):
+    manager, optimizer, _ = make(average_checkpoints=average)
+    save_steps(manager, optimizer, [1, 2, 3, 4])
+    set_weights(manager, 9.0)
+    assert manager.choose_weights() == count
+    assert value_of(manager) == mean
+
+
+def test_a_damaged_checkpoint_is_left_out_and_not_counted(make):
+    manager, optimizer, said = make(average_checkpoints=3)
+    save_steps(manager, optimizer, [1, 2, 3])
+    path = manager.directory / "step-0000002" / WEIGHTS
+    path.write_bytes(path.read_bytes()[:-1])
+    assert manager.choose_weights() == 2
+    assert value_of(manager) == 2.0
+    assert said == [f"step-0000002 is damaged ({WEIGHTS} differs from its checksum): it is left out"]
+
+
+def test_with_early_stopping_the_best_weights_are_chosen_and_interrupted_ones_never(make):
+    manager, optimizer, _ = make(early_stopping_patience=2)
+    save_steps(manager, optimizer, [1], "best")
+    save_steps(manager, optimizer, [2])
+    save_steps(manager, optimizer, [3], "interrupted")
+    assert manager.choose_weights() == 1
+    assert value_of(manager) == 1.0
+    averaging, _, _ = make(average_checkpoints=3)
+    assert averaging.choose_weights() == 1
+    assert value_of(averaging) == 2.0

@@ -1,0 +1,59 @@
+"""The config that a name stands for, and a fresh model that fits its tokenizer."""
+
+import pytest
+
+from training.settings import ROOT
+from training.trainer.model import build_model, load_config
+from vaswani.errors import UserError
+from vaswani.tokenization import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(["ab ab abc", "cd cd cde"], 260)
+
+
+def test_a_name_is_a_folder_of_hub_configs_and_then_any_folder(tiny_config, tmp_path, monkeypatch):
+    assert load_config().d_model == 512
+    assert load_config("big-en-de").d_model == 1024
+    tiny_config(d_model=24).save_pretrained(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("mine").d_model == 24
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (None, "config_name='bas-en-de' must be a folder of hub_configs/ .the nearest is 'base-en-de'"),
+        ('{"model_type": "marian"}', "config_name='bas-en-de' is a 'marian' model: it must be a 'vaswani' model"),
+        ('{"model_type": "vaswani", "d_model": 7}', "config_name='bas-en-de': .*d_model"),
+    ],
+)
+def test_what_is_no_config_of_ours_is_refused(config, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if config is not None:
+        (tmp_path / "bas-en-de").mkdir()
+        (tmp_path / "bas-en-de" / "config.json").write_text(config)
+    with pytest.raises(UserError, match=sentence):
+        load_config("bas-en-de")
+
+
+def test_the_model_fits_its_tokenizer_knows_its_direction_and_decodes_as_its_config_says(tokenizer, tmp_path):
+    model = build_model(load_config("demo"), tokenizer, ("nl", "fr"), "eager")
+    config = model.config
+    assert (config.source_lang, config.target_lang, config._attn_implementation) == ("nl", "fr", "eager")
+    assert config.vocab_size == model.lm_head.out_features == len(tokenizer)
+    assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert config.decoder_start_token_id == tokenizer.pad_token_id
+    decoding = model.generation_config
+    assert (decoding.num_beams, decoding.length_penalty_alpha, decoding.extra_target_tokens) == (4, 0.6, 50)
+    assert (decoding.eos_token_id, decoding.suppress_tokens) == (tokenizer.eos_token_id, [tokenizer.pad_token_id])
+
+
+def test_the_decoding_of_the_configs_folder_wins_over_the_papers(tokenizer, tmp_path):
+    for name in ("config.json", "generation_config.json"):
+        (tmp_path / name).write_text((ROOT / "hub_configs" / "parser-wsj" / name).read_text())
+    decoding = build_model(load_config(str(tmp_path)), tokenizer, ("en", "de")).generation_config
+    assert (decoding.num_beams, decoding.length_penalty_alpha, decoding.extra_target_tokens) == (21, 0.3, 300)
+    (tmp_path / "generation_config.json").unlink()
+    assert build_model(load_config(str(tmp_path)), tokenizer, ("en", "de")).generation_config.num_beams == 4
