@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,9 @@ from .translation import translate
 
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target ids, each ending in ``</s>``
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # (B, S) ids, (B, S) mask, (B, T) labels, -100 where padded
 
+IGNORED_LABEL = -100  # as in PyTorch's losses
 # Fields that stand in a row together, with null where one of them is not known.
 WEIGHTS = ("step", "averaged_checkpoints", "checkpoint")
 PAPERS_PROTOCOL = ("paper_bleu", "paper_bleu_without_split", "paper_bleu_signature")
@@ -58,9 +60,9 @@ class Evaluation:
     """
 
     step: int | None = None
+    split: str
     averaged_checkpoints: int | None = None
     checkpoint: str | None = None
-    split: str
     test_set: str | None = None
     target_lang: str | None = None
     nll: float | None = None
@@ -87,46 +89,60 @@ class Evaluation:
 
 
 @torch.no_grad()
-def negative_log_likelihood(model: PreTrainedModel, pairs: Sequence[Pair], max_tokens: int) -> float:
+def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[Batch]) -> float:
     """Return the mean over target tokens of -ln p(token), teacher-forced and not smoothed.
 
     Parameters
     ----------
     model : PreTrainedModel
         In evaluation mode, if dropout is to be left out.
-    pairs : sequence of pairs of id sequences
-    max_tokens : int
-        Positions to compute at a time, padding included, on either side; a longer pair is computed alone.
+    batches : iterable of Batch
+        Such as `encode_in_batches` yields.
     """
-    nll, tokens, device = 0.0, 0, model.device
-    for batch in _batches(pairs, max_tokens):
-        sources, targets = ([torch.tensor(ids, device=device) for ids in side] for side in zip(*batch, strict=True))
-        input_ids = pad_sequence(sources, batch_first=True, padding_value=model.config.pad_token_id or 0)
-        lengths = torch.tensor([len(source) for source in sources], device=device)
-        attention_mask = (torch.arange(input_ids.shape[1], device=device) < lengths[:, None]).long()
-        labels = pad_sequence(targets, batch_first=True, padding_value=-100)
+    nll, tokens = 0.0, 0
+    for batch in batches:
+        input_ids, attention_mask, labels = (tensor.to(model.device) for tensor in batch)
         decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
         logits = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False).logits
         nll += cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum").item()
-        tokens += sum(map(len, targets))
+        tokens += int((labels != IGNORED_LABEL).sum())
     return nll / tokens
 
 
-def _batches(pairs: Sequence[Pair], max_tokens: int) -> Iterator[list[Pair]]:
-    """Yield the pairs in batches of similar length, the longest first."""
-    remaining = sorted(pairs, key=lambda pair: max(map(len, pair)), reverse=True)
+def encode_in_batches(tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, max_tokens: int) -> Iterator[Batch]:
+    """Encode the pairs of a text, however long, except those of which a side is empty.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+    text : EvaluationSet
+        With sources.
+    max_tokens : int
+        Positions of a batch, padding included, on either side; a longer pair is a batch of its own.
+
+    Yields
+    ------
+    Batch
+        Pairs of similar length, the longest first.
+    """
+    pairs = zip(text.sources or [], text.references, strict=True)
+    full = [pair for pair in pairs if all(side.strip() for side in pair)]
+    sides = (tokenizer([pair[side] for pair in full], verbose=False).input_ids for side in (0, 1))
+    remaining: list[Pair] = sorted(zip(*sides, strict=True), key=lambda pair: max(map(len, pair)), reverse=True)
     while remaining:
         size = max(1, max_tokens // max(map(len, remaining[0])))
-        yield remaining[:size]
+        yield _pad(remaining[:size], tokenizer.pad_token_id or 0)
         remaining = remaining[size:]
 
 
-def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: EvaluationSet) -> list[Pair]:
-    """Encode the pairs of a text, however long, except those of which a side is empty."""
-    pairs = zip(text.sources or [], text.references, strict=True)
-    full = [pair for pair in pairs if all(side.strip() for side in pair)]
-    sources, targets = (tokenizer([pair[side] for pair in full], verbose=False).input_ids for side in (0, 1))
-    return list(zip(sources, targets, strict=True))
+def _pad(pairs: Sequence[Pair], pad_token_id: int) -> Batch:
+    sources, targets = ([torch.tensor(ids) for ids in side] for side in zip(*pairs, strict=True))
+    mask = [torch.ones_like(source) for source in sources]
+    return (
+        pad_sequence(sources, batch_first=True, padding_value=pad_token_id),
+        pad_sequence(mask, batch_first=True),
+        pad_sequence(targets, batch_first=True, padding_value=IGNORED_LABEL),
+    )
 
 
 def translate_all(
@@ -145,14 +161,13 @@ def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     text: EvaluationSet,
-    pairs: Sequence[Pair],
-    max_tokens: int,
+    batches: Iterable[Batch],
     target_lang: str | None = None,
     lowercase: bool = False,
     max_source_length: int | None = None,
     **kwargs: Any,
 ) -> tuple[Evaluation, list[str]]:
-    """Evaluate a model on a text: all of it is translated, the encoded pairs give the likelihood.
+    """Evaluate a model on a text: all of it is translated, the batches give the likelihood.
 
     Parameters
     ----------
@@ -160,10 +175,8 @@ def evaluate(
         Evaluated without dropout; the model's mode is restored.
     text : EvaluationSet
         With sources.
-    pairs : sequence of pairs of id sequences
+    batches : iterable of Batch
         Its encoded pairs, or those of them that training would keep.
-    max_tokens : int
-        As for `negative_log_likelihood`.
     target_lang, lowercase
         As for `score`.
     max_source_length : int or None, default=None
@@ -185,7 +198,7 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        nll = negative_log_likelihood(model, pairs, max_tokens)
+        nll = negative_log_likelihood(model, batches)
         sources = text.sources or []
         translations = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
     finally:

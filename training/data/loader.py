@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, padded_tokens, plan_epoch
-from training.data.preparation import read_pairs
+from training.data.preparation import lengths, read_pairs
 from training.settings import OptimizationSettings
 
 
@@ -98,3 +98,11 @@ def load_updates(updates: Iterable[Update], rows: Dataset, pad_token_id: int, nu
         pin_memory=torch.cuda.is_available(),
     )
     return iter(loader)
+
+
+def load_batches(rows: Dataset, max_padded_tokens: int, pad_token_id: int) -> Iterator[Batch]:
+    """Yield all pairs once, in batches that fit a device; for evaluation, so their order is the same each time."""
+    sides = lengths(rows)
+    for groups in plan_epoch(*sides, max_padded_tokens, seed=0, epoch=0):
+        for indices in cut(groups, *sides, max_padded_tokens):
+            yield collate(*read_pairs(rows, indices), pad_token_id)

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from training.data.loader import Update, load_updates, plan_updates
+from training.data.loader import Update, load_batches, load_updates, plan_updates
 from training.data.preparation import Prepared, lengths
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
@@ -325,14 +325,14 @@ class TrainingLoop:
         # Early stopping publishes the weights of its best evaluation.
         is_best = averaged == 1 and self.run.early_stopping_patience is not None
         text, encoded = self.prepared.text[split], self.prepared.encoded[split]
+        pad_token_id = self.checkpoints.model.config.pad_token_id
         sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
         evaluation, translations = self.on_main_process(
             lambda: evaluate(
                 self.checkpoints.model,
                 self.prepared.tokenizer,
                 EvaluationSet(split, split, sources, references),
-                list(zip(encoded["input_ids"], encoded["labels"], strict=True)),
-                self.optimization.max_tokens_per_device,
+                load_batches(encoded, self.optimization.max_tokens_per_device, pad_token_id),
                 target_lang=self.data.target_lang if self.data.target_lang in moses_languages() else None,
                 max_source_length=self.data.max_source_length,
                 **({"num_beams": 1, "do_sample": False} if averaged is None else {}),

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
-from vaswani.evaluation import Evaluation, encode_pairs, evaluate, translate_all
+from vaswani.evaluation import Evaluation, encode_in_batches, evaluate, translate_all
 from vaswani.record import describe_weights, record
 from vaswani.scoring import references
 from vaswani.scoring.protocols import check_language, moses_languages, score, suspicions
@@ -162,8 +162,7 @@ def evaluate_model(
         model,
         tokenizer,
         text,
-        encode_pairs(tokenizer, text),
-        options.max_batch_tokens,
+        encode_in_batches(tokenizer, text, options.max_batch_tokens),
         target_lang=options.target_lang,
         lowercase=options.lowercase,
         max_batch_tokens=options.max_batch_tokens,

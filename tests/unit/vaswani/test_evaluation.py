@@ -5,7 +5,7 @@ import pytest
 import torch
 from marian_twin import marian_twin
 
-from vaswani.evaluation import Evaluation, describe_decoding, encode_pairs, evaluate, negative_log_likelihood
+from vaswani.evaluation import Evaluation, describe_decoding, encode_in_batches, evaluate, negative_log_likelihood
 from vaswani.scoring.references import EvaluationSet
 from vaswani.tokenization import train_tokenizer
 
@@ -36,7 +36,7 @@ def likelihood_one_by_one(model, tokenizer, text):
 
 def test_an_evaluation_takes_empty_sentences_and_leaves_the_model_as_it_was(model, tokenizer):
     model.train()
-    evaluation, translations = evaluate(model, tokenizer, TEXT, encode_pairs(tokenizer, TEXT), 100, num_beams=1)
+    evaluation, translations = evaluate(model, tokenizer, TEXT, encode_in_batches(tokenizer, TEXT, 100), num_beams=1)
     assert model.training
     assert (evaluation.sentences, len(translations), evaluation.paper_bleu) == (6, 6, None)
     assert evaluation.nll > 0
@@ -45,8 +45,8 @@ def test_an_evaluation_takes_empty_sentences_and_leaves_the_model_as_it_was(mode
 
 def test_dropout_is_off(random_model, tiny_config, tokenizer):
     model = random_model(tiny_config(vocab_size=265, dropout=0.5, attention_dropout=0.5)).train()
-    pairs = encode_pairs(tokenizer, TEXT)
-    first, second = (evaluate(model, tokenizer, TEXT, pairs, 100, num_beams=1)[0].nll for _ in range(2))
+    batches = list(encode_in_batches(tokenizer, TEXT, 100))
+    first, second = (evaluate(model, tokenizer, TEXT, batches, num_beams=1)[0].nll for _ in range(2))
     assert first == second
 
 
@@ -54,44 +54,42 @@ def test_dropout_is_off(random_model, tiny_config, tokenizer):
 def test_perplexity_is_that_of_the_pieces_one_by_one(model, tokenizer, max_tokens):
     text = EvaluationSet("", "test", ["one two", "six", "two"], ["three four five", "one", "two six " * 9])
     expected = likelihood_one_by_one(model, tokenizer, text)
-    pairs = encode_pairs(tokenizer, text)
-    assert negative_log_likelihood(model, pairs, max_tokens) == pytest.approx(expected, abs=1e-5)
-    evaluation, _ = evaluate(model, tokenizer, text, pairs, max_tokens, num_beams=1)
+    batches = list(encode_in_batches(tokenizer, text, max_tokens))
+    assert negative_log_likelihood(model, batches) == pytest.approx(expected, abs=1e-5)
+    evaluation, _ = evaluate(model, tokenizer, text, batches, num_beams=1)
     assert evaluation.perplexity == pytest.approx(torch.tensor(expected).exp().item(), rel=1e-3)
 
 
-def test_pairs_are_computed_within_the_budget(model, tokenizer, monkeypatch):
-    sizes = []
-    forward = type(model).forward
-
-    def watched(self, input_ids, *args, **kwargs):
-        sizes.append((len(input_ids), max(input_ids.shape[1], kwargs["decoder_input_ids"].shape[1])))
-        return forward(self, input_ids, *args, **kwargs)
-
-    monkeypatch.setattr(type(model), "forward", watched)
-    text = EvaluationSet("", "test", ["one two three " * n for n in range(1, 9)], ["six"] * 8)
-    pairs = encode_pairs(tokenizer, text)
-    longest = max(len(source) for source, _ in pairs)
-    negative_log_likelihood(model, pairs, 2 * longest)
-    assert all(rows * length <= 2 * longest for rows, length in sizes)
-    assert (sum(rows for rows, _ in sizes), len(sizes) < 8) == (8, True)
+def test_batches_are_within_the_budget_and_hold_every_pair_once(tokenizer):
+    text = EvaluationSet("", "test", ["one two three " * n for n in range(1, 9)], [f"six {n}" for n in range(8)])
+    sources, references = (tokenizer(side).input_ids for side in (text.sources, text.references))
+    longest = max(map(len, sources))
+    found = []
+    for input_ids, attention_mask, labels in encode_in_batches(tokenizer, text, 2 * longest):
+        assert max(input_ids.numel(), labels.numel()) <= 2 * longest
+        assert (input_ids[attention_mask == 0] == tokenizer.pad_token_id).all()
+        found += [
+            (row[mask == 1].tolist(), label[label != -100].tolist())
+            for row, mask, label in zip(input_ids, attention_mask, labels, strict=True)
+        ]
+    assert sorted(found) == sorted(zip(sources, references, strict=True))
 
 
 def test_long_pairs_count_and_empty_ones_do_not(tokenizer):
     text = EvaluationSet("", "test", ["one " * 300, "", "two"], ["eins " * 300, "x", " "])
-    [(source, target)] = encode_pairs(tokenizer, text)
-    assert min(len(source), len(target)) > 300
+    [(input_ids, _, labels)] = encode_in_batches(tokenizer, text, 10)
+    assert min(input_ids.shape[1], labels.shape[1]) > 300
 
 
 def test_sources_that_are_cut_are_counted(model, tokenizer):
     text = EvaluationSet("", "test", ["one two three four", "one"], ["one", "two"])
-    evaluation, _ = evaluate(model, tokenizer, text, encode_pairs(tokenizer, text), 100, max_source_length=5)
+    evaluation, _ = evaluate(model, tokenizer, text, encode_in_batches(tokenizer, text, 100), max_source_length=5)
     lengths = [len(ids) for ids in tokenizer(text.sources).input_ids]
     assert evaluation.truncated_sources == sum(length > 5 for length in lengths) == 1
 
 
 def test_a_row_leaves_out_what_does_not_apply_and_says_what_is_not_known(model, tokenizer):
-    evaluation, _ = evaluate(model, tokenizer, TEXT, encode_pairs(tokenizer, TEXT), 100, num_beams=1)
+    evaluation, _ = evaluate(model, tokenizer, TEXT, encode_in_batches(tokenizer, TEXT, 100), num_beams=1)
     row = evaluation.to_row()
     assert list(row) == [
         "split", "nll", "perplexity", "sacrebleu", "sacrebleu_lowercased", "chrf", "paper_bleu",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from training.data.loader import load_updates, plan_updates
+from training.data.loader import load_batches, load_updates, plan_updates
 from training.settings import OptimizationSettings
 
 
@@ -118,3 +118,18 @@ def test_padded_tokens_are_those_of_all_micro_batches(rows):
     batches = [pairs for share in shares for pairs in share.pairs]
     expected = sum(len(pairs) * (source[pairs].max() + target[pairs].max()) for pairs in batches)
     assert [share.padded_tokens for share in shares] == [expected] * 2
+
+
+def test_batches_of_an_evaluation_hold_every_pair_once_and_are_the_same_each_time(rows):
+    source_length, target_length = (side.tolist() for side in lengths_of(rows))
+    rows = rows.add_column("source_length", source_length).add_column("target_length", target_length)
+    found = []
+    for input_ids, attention_mask, labels in load_batches(rows, 150, 99):
+        assert max(input_ids.numel(), labels.numel()) <= 150
+        found += [
+            (ids[mask == 1].tolist(), target[target != -100].tolist())
+            for ids, mask, target in zip(input_ids, attention_mask, labels, strict=True)
+        ]
+    assert sorted(found) == sorted(zip(rows["input_ids"], rows["labels"], strict=True))
+    first, second = ([batch.labels for batch in load_batches(rows, 150, 99)] for _ in range(2))
+    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
