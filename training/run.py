@@ -89,7 +89,7 @@ def train_and_publish(
             averaged = checkpoints.choose_weights()
             results = [loop.evaluate(split, averaged) for split in prepared.text if split != "train"]
     except Interrupted as reason:
-        logbook.say(f"Ended ({reason}) after step {loop.progress.step:,}. To go on:\n  {how_to_resume(directory)}")
+        logbook.say(f"Ended ({reason}) after step {loop.progress.step:,}. To resume:\n  {how_to_resume(directory)}")
         return
     finally:
         loop.close()
@@ -133,7 +133,7 @@ def start_trackers(settings: TrainingSettings, accelerator: Accelerator) -> None
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what tensors free: giving it back after every operation costs a processor a fifth of its time."""
+    """Let glibc keep the memory that tensors free: returning it each time costs a CPU a fifth of its time."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         trim_threshold, mmap_threshold = -1, -3  # as malloc.h numbers them
@@ -160,7 +160,7 @@ def describe_origin(origin: dict[str, str], direction: str) -> str:
 
 
 def how_to_resume(directory: Path) -> str:
-    """Return the command that goes on with a run."""
+    """Return the command that resumes a run."""
     return f"accelerate launch training/run.py {directory / 'recipe.toml'} --resume_from_checkpoint latest"
 
 

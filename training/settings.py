@@ -19,7 +19,7 @@ DEFAULT_CONFIG, DEFAULT_VOCAB_SIZE = "base-en-de", 37000
 
 
 class Rule(NamedTuple):
-    """What a value must be, and how that is said."""
+    """A test of a value, and its rule in words."""
 
     allows: Callable[[Any], bool]
     text: str
@@ -73,10 +73,10 @@ class DataSettings:
     validation_file: list[str] | None = _setting("Own validation text, in the same forms.", default=None)
     test_file: list[str] | None = _setting("Own test text, in the same forms.", default=None)
     max_train_samples: Annotated[int | None, AT_LEAST_1] = _setting(
-        "Use only the first so many training pairs.", default=None
+        "Use only the first N training pairs.", default=None
     )
     max_eval_samples: Annotated[int | None, AT_LEAST_1] = _setting(
-        "Use only the first so many pairs of validation and test.", default=None
+        "Use only the first N pairs of validation and test.", default=None
     )
     max_source_length: Annotated[int, AT_LEAST_2] = _setting(
         "Longest source kept, in tokens with </s> (the original code: 256). Longer ones of validation and test are "
@@ -85,7 +85,7 @@ class DataSettings:
     )
     max_target_length: Annotated[int, AT_LEAST_2] = _setting("Longest target kept, in tokens with </s>.", default=256)
     max_length_ratio: Annotated[float, ABOVE_1] = _setting(
-        "Drop pairs one side of which has more than so many times the tokens of the other (Moses' cleaner: 9).",
+        "Drop pairs of which one side has more than N times the tokens of the other (Moses' cleaner: 9).",
         default=9.0,
     )
 
@@ -148,7 +148,7 @@ class ModelSettings:
 
 @dataclass
 class OptimizationSettings:
-    """What an update is (sections 5.1 to 5.4)."""
+    """Updates: their batches, rate, optimizer and loss (sections 5.1 to 5.4)."""
 
     _argument_group_name: ClassVar[str] = "optimization"
 
@@ -159,7 +159,7 @@ class OptimizationSettings:
         "Real tokens of an update over all processes, on either side (section 5.1: 25,000).", default=25_000
     )
     length_groups: Annotated[int, AT_LEAST_1] = _setting(
-        "Groups of similar length that an update is made of (section 5.1: 1; the original code: one a GPU, 8). More "
+        "Groups of similar length that an update is made of (section 5.1: 1; the original code: one per GPU, 8). More "
         "mix the lengths and need less padding, but are smaller.",
         default=1,
     )
@@ -190,17 +190,17 @@ class RunSettings:
     output_dir: str = _setting("Where everything that the run makes goes.", default="runs/default")
     overwrite_output_dir: bool = _setting("Whether to replace a run that output_dir already holds.", default=False)
     resume_from_checkpoint: str | None = _setting(
-        "Go on from a checkpoint of output_dir: its path, or 'latest' for the newest good one.", default=None
+        "Resume from a checkpoint of output_dir: its path, or 'latest' for the newest good one.", default=None
     )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = _setting(
         "Precision of matrix products; none means what accelerate is configured for.", default=None
     )
     attn_implementation: str = _setting(
-        "Attention of transformers to train with: 'sdpa', 'eager' (faster on a processor with short sentences), ...",
+        "Attention of transformers to train with: 'sdpa', 'eager' (faster on CPUs with short sentences), ...",
         default="sdpa",
     )
     tf32: bool = _setting("Whether float32 matrix products may use TensorFloat-32 on a GPU.", default=False)
-    torch_compile: bool = _setting("Whether to compile the model (for GPUs; slower on processors).", default=False)
+    torch_compile: bool = _setting("Whether to compile the model (for GPUs; slower on CPUs).", default=False)
     dataloader_num_workers: Annotated[int | None, AT_LEAST_0] = _setting(
         "Processes that load batches for each training process; none means 2 beside a GPU, else 0.", default=None
     )
@@ -211,20 +211,18 @@ class RunSettings:
         "Updates between two evaluations on validation; 0 means at the end only.", default=5000
     )
     early_stopping_patience: Annotated[int | None, AT_LEAST_1] = _setting(
-        "Stop after so many evaluations on validation without a better metric_for_best_model.", default=None
+        "Stop after N evaluations on validation without a better metric_for_best_model.", default=None
     )
     metric_for_best_model: Literal["nll", "sacrebleu", "sacrebleu_lowercased", "chrf"] = _setting(
-        "What early stopping looks at: lower is better for nll, higher for the others.", default="nll"
+        "The measure of early stopping: lower is better for nll, higher for the others.", default="nll"
     )
     save_steps: Annotated[int, AT_LEAST_0] = _setting("Updates between two checkpoints; 0 means none.", default=1500)
     save_minutes: Annotated[float, AT_LEAST_0] = _setting(
         "Minutes between two checkpoints, instead of save_steps (section 6.1: 10); 0 means save_steps.", default=0.0
     )
-    save_total_limit: Annotated[int | None, AT_LEAST_1] = _setting(
-        "Keep only so many of the newest checkpoints.", default=None
-    )
+    save_total_limit: Annotated[int | None, AT_LEAST_1] = _setting("Keep only the N newest checkpoints.", default=None)
     average_checkpoints: Annotated[int, AT_LEAST_1] = _setting(
-        "Publish the average of so many of the last checkpoints (section 6.1: 5 for base, 20 for big); 1 for none.",
+        "Publish the average of the last N checkpoints (section 6.1: 5 for base, 20 for big); 1 for none.",
         default=1,
     )
 

@@ -1,4 +1,4 @@
-"""What is told to users in one sentence instead of a traceback."""
+"""The error that users read as one sentence, without a traceback."""
 
 
 class UserError(ValueError):

@@ -44,7 +44,7 @@ def record(evaluation: Evaluation, model: str) -> str:
     Returns
     -------
     str
-        What was done, in a sentence.
+        A sentence that says where it was recorded, or why not.
     """
     folder = Path(model)
     if not folder.is_dir():

@@ -108,3 +108,10 @@ DOCUMENTS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.m
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_no_document_names_a_path_of_a_machine(name):
     assert not re.search(r"(/home/|/root/|/work/|/Users/|C:\\)", (ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_every_module_has_a_unit_file_in_its_place():
+    for source, place in (("src/vaswani", "vaswani"), ("training", "training")):
+        for path in (ROOT / source).rglob("*.py"):
+            folder = ROOT / "tests" / "unit" / place / path.relative_to(ROOT / source).parent
+            assert path.stem == "__init__" or (folder / f"test_{path.name}").exists(), path

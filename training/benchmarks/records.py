@@ -1,4 +1,4 @@
-"""What benchmarks ask of a process of its own, what it measured, and the rows that are made of it."""
+"""The turns that benchmarks ask of processes, their results, and the rows of the tables."""
 
 import dataclasses
 import statistics
@@ -49,7 +49,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class TurnResult:
-    """What a turn measured: target tokens a second (of "gemm": FLOP/s), and the most memory that it held."""
+    """The result of a turn: target tokens a second (of "gemm": FLOP/s), and the most memory that it held."""
 
     rate: float
     peak_bytes: int

@@ -28,9 +28,9 @@ def publish(
     Parameters
     ----------
     model, tokenizer
-        What the run trained.
+        The trained model with the weights to publish, and its tokenizer.
     settings : TrainingSettings
-        What it was trained by.
+        Of the run.
     counts : dict of str to int
         Training pairs kept and dropped, by reason.
     results : list of Evaluation

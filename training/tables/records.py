@@ -1,4 +1,4 @@
-"""What is known of a row of Table 3: what it is, what its run measured, how far it is from base.
+"""The facts of a row of Table 3: its model and cost, the figures that its run measured, its distance from base.
 
 The names of the fields are the keys of ``table3.py --list --json`` and the columns of ``table3.csv``.
 """
@@ -18,7 +18,7 @@ PAPERS_VOCABULARY = 40_960
 
 @dataclass(frozen=True)
 class Description:
-    """What a row is and costs, and the paper's figures for it.
+    """The model and the cost of a row, and the paper's figures for it.
 
     `target_tokens` are those of the whole training. `paper_parameters` and `paper_training_flops` are None where the
     paper prints none, `parameters_with_40960_types` where the model is scaled.
@@ -50,7 +50,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a finished run measured on its validation split, and the median of its training speed."""
+    """The figures of a finished run on its validation split, and the median of its training speed."""
 
     perplexity: float
     bleu: float

@@ -32,7 +32,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGe
     model : VaswaniForConditionalGeneration
         With its own config, weights and generation config.
     origin : dict of str to str
-        What recipe and card say of it: its name, the direction that it was trained on, the SHA-256 of its weights.
+        For recipe and card: its name, the direction that it was trained on, the SHA-256 of its weights.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a run writes down and shows: `recipe.toml`, `metrics.jsonl`, a progress bar, and sample translations."""
+"""The records of a run: `recipe.toml`, `metrics.jsonl`, a progress bar, and sample translations."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from vaswani.evaluation import Evaluation
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
-    """Collect what a run depends on beside its settings: versions, hardware, code and date."""
+    """Collect everything that a run depends on besides its settings: versions, hardware, code and date."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -43,13 +43,13 @@ class Logbook:
     Parameters
     ----------
     directory : Path
-        The run's output directory. What an earlier run left there is removed, unless it is to be resumed.
+        The run's output directory. The results of an earlier run there are removed, unless it is to be resumed.
     accelerator : Accelerator
         Only its main process writes and shows anything.
     settings : TrainingSettings
         Written to `recipe.toml`, with the versions and hardware.
     origin : dict of str to str, optional
-        What is written there of the model that the run starts from.
+        Written there too: the model that the run starts from.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Logbook:
             write_recipe(settings, describe_run(accelerator) | (origin or {}), directory / "recipe.toml")
 
     def rewind(self, step: int, evaluated: Sequence[int]) -> None:
-        """Go back to where a checkpoint was saved: what was logged later will be logged again.
+        """Forget all that was logged after a checkpoint: it will be logged again.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ MAX_SKIPPED_IN_A_ROW = 20  # more than fp16 needs to find its scale
 
 
 class UpdateResult(NamedTuple):
-    """What came of an update, over all processes.
+    """The result of an update, over all processes.
 
     Attributes
     ----------

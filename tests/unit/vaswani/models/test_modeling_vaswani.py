@@ -117,12 +117,28 @@ def test_weights_are_initialized_as_the_table_says(fresh_weights):
 NEVER_CALLED = pytest.mark.xfail(strict=True, reason="_initialize_weights passes over modules without own weights")
 
 
-@NEVER_CALLED
-def test_projections_that_were_one_matrix_are_initialized_as_one(fresh_weights):
-    names = [name for name, weight in fresh_weights.items() if weight.dim() == 2 and is_query_key_or_value(name)]
+def check_projections(weights: dict[str, torch.Tensor]) -> None:
+    names = [name for name, weight in weights.items() if weight.dim() == 2 and is_query_key_or_value(name)]
     assert len(names) == 18
     for name in names:
-        check_glorot(name, fresh_weights[name])
+        check_glorot(name, weights[name])
+
+
+@NEVER_CALLED
+def test_projections_that_were_one_matrix_are_initialized_as_one(fresh_weights):
+    check_projections(fresh_weights)
+
+
+def test_whoever_calls_it_for_every_module_gets_the_whole_table(tiny_config):
+    config = tiny_config(vocab_size=500, encoder_ffn_dim=130, decoder_ffn_dim=130, **WIDTHS, **LEARNED)
+    model = VaswaniForConditionalGeneration(config)
+    for weight in model.parameters():
+        weight._is_hf_initialized = False
+    for module in reversed(list(model.modules())):  # parts before the whole
+        model._init_weights(module)
+    weights = dict(model.named_parameters())
+    check_projections(weights)
+    check_normal("lm_head", weights["lm_head.weight"])
 
 
 @NEVER_CALLED
