@@ -77,10 +77,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def table(rows: list[dict[str, Any]]) -> str:
     """Align rows under the names of their keys; what a row lacks stays empty."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    return align(keys, ([show(row.get(key)) for key in keys] for row in rows))
+    return align(keys, ([cell(row.get(key)) for key in keys] for row in rows))
 
 
-def show(value: Any) -> str:
+def cell(value: Any) -> str:
     """Write a cell: large numbers without decimals, small ones with two."""
     if value is None:
         return ""

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from training.data.preparation import prepare
 from training.recipe import NAMES, describe_unknown, names_of
 from training.tables.layout import align
-from training.tables.records import Description, describe, measure
+from training.tables.records import Description, describe_row, measure
 from training.tables.report import tables, write_report
 from training.tables.rows import ROWS, Row, choose_rows, write_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     options, flags = parse(arguments)
     rows = choose_rows(options.rows)
     runs = [make_run(row, options, flags) for row in rows]
-    described = [describe(row, options.scale, run) for row, run in zip(rows, runs, strict=True)]
+    described = [describe_row(row, options.scale, run) for row, run in zip(rows, runs, strict=True)]
     for description, run in zip(described, runs, strict=True):
         run.cost = description.training_flops
     if options.list:

@@ -92,7 +92,7 @@ class ReportRow:
         return asdict(self.description) | measured | asdict(self.differences)
 
 
-def describe(row: Row, scale: float, run: Run) -> Description:
+def describe_row(row: Row, scale: float, run: Run) -> Description:
     """Say what a row is and costs, and what the paper reports for it, in numbers."""
     settings = run.settings
     config = scale_config(row.config, scale)
@@ -150,11 +150,12 @@ def report_rows(described: Sequence[Description], finished: Sequence[Run]) -> li
     measured = {run.name: measure(run) for run in finished}
     base = measured.get("base")
     return [
-        ReportRow(row, measured.get(row.row), differences(row.row, measured.get(row.row), base)) for row in described
+        ReportRow(row, measured.get(row.row), differences_to_base(row.row, measured.get(row.row), base))
+        for row in described
     ]
 
 
-def differences(name: str, measurement: Measurement | None, base: Measurement | None) -> Differences:
+def differences_to_base(name: str, measurement: Measurement | None, base: Measurement | None) -> Differences:
     """Return how far a row is from base, and how far the paper's row is from the paper's base."""
     perplexity = bleu = None
     if measurement is not None and base is not None:

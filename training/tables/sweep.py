@@ -144,7 +144,7 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
             with Interruption():
                 workers = [pool.submit(work, number) for number in range(jobs)]
                 while wait(workers, SECONDS_BETWEEN_LOOKS).not_done or ended:
-                    show(progress, runs)
+                    show_progress(progress, runs)
                     while ended:
                         when_done(ended.popleft())
                 for worker in workers:
@@ -164,7 +164,7 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
         )
 
 
-def show(progress: tqdm, runs: Sequence[Run]) -> None:
+def show_progress(progress: tqdm, runs: Sequence[Run]) -> None:
     """Bring the progress bar up to date."""
     running = [run for run in runs if run.process is not None and run.process.poll() is None]
     progress.set_postfix_str(", ".join(f"{run.name} {run.share_done():.0%}" for run in running), refresh=False)

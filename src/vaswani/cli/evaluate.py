@@ -94,7 +94,7 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
         evaluation = replace(evaluation, comparison=results)
     if loaded is not None and options.record:
         print(record(evaluation, options.model), file=sys.stderr)
-    show(evaluation, options.json)
+    write(evaluation, options.json)
     return 0
 
 
@@ -181,7 +181,7 @@ def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str]
     return translate_all(model, tokenizer, sources, max_batch_tokens=options.max_batch_tokens, **decoding(options))
 
 
-def show(evaluation: Evaluation, destination: str | None) -> None:
+def write(evaluation: Evaluation, destination: str | None) -> None:
     """Print an evaluation as text; as JSON to a file beside it, or alone to standard output."""
     row = json.dumps(evaluation.to_row(), indent=1, ensure_ascii=False)
     if destination == "-":
@@ -189,10 +189,10 @@ def show(evaluation: Evaluation, destination: str | None) -> None:
         return
     if destination is not None:
         Path(destination).write_text(row + "\n", encoding="utf-8")
-    print(describe(evaluation))
+    print(report(evaluation))
 
 
-def describe(evaluation: Evaluation) -> str:
+def report(evaluation: Evaluation) -> str:
     """Say in words what was measured, each protocol by itself, and which tricks were on."""
     paper = [evaluation.paper_bleu or 0.0, evaluation.paper_bleu_without_split or 0.0]
     lines = [

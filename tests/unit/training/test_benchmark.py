@@ -27,7 +27,7 @@ def test_without_a_name_the_flags_of_all_benchmarks_have_their_defaults():
     [(None, ""), (99.996, "100.00"), (100.0, "100"), (-1234.5, "-1,234"), (0.0, "0.00"), (8, "8"), ("1,000", "1,000")],
 )
 def test_large_numbers_have_no_decimals(value, text):
-    assert benchmark.show(value) == text
+    assert benchmark.cell(value) == text
 
 
 def test_the_report_is_written_as_json_with_what_was_measured_on(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,7 @@
 from dataclasses import asdict
 
 from training.tables.cost import count_parameters, flops_per_target_token
-from training.tables.records import Differences, Measurement, describe, differences, measure, report_rows
+from training.tables.records import Differences, Measurement, describe_row, differences_to_base, measure, report_rows
 from training.tables.rows import ROWS, scale_config
 
 
@@ -9,7 +9,7 @@ def test_a_description_holds_the_config_the_recipe_and_the_papers_figures(planne
     run = planned_run("B-k16")
     config = ROWS["B-k16"].config
     flops = flops_per_target_token(config)
-    description = asdict(describe(ROWS["B-k16"], 1.0, run))
+    description = asdict(describe_row(ROWS["B-k16"], 1.0, run))
     expected = {
         "row": "B-k16",
         "config_name": "B-k16",
@@ -39,7 +39,7 @@ def test_a_description_holds_the_config_the_recipe_and_the_papers_figures(planne
 
 
 def test_a_description_of_a_scaled_row_is_that_of_the_scaled_model(planned_run):
-    description = describe(ROWS["D-ls0.2"], 0.25, planned_run("D-ls0.2"))
+    description = describe_row(ROWS["D-ls0.2"], 0.25, planned_run("D-ls0.2"))
     assert (description.layers, description.d_model, description.d_ff) == (3, 128, 512)
     assert (description.heads, description.d_k, description.d_v, description.label_smoothing) == (8, 16, 16, 0.2)
     assert description.parameters == count_parameters(scale_config(ROWS["base"].config, 0.25), 37_000)
@@ -47,7 +47,7 @@ def test_a_description_of_a_scaled_row_is_that_of_the_scaled_model(planned_run):
 
 
 def test_big_costs_what_table_2_says(planned_run):
-    assert f"{describe(ROWS['big'], 1.0, planned_run('big')).paper_training_flops:.1e}" == "2.3e+19"
+    assert f"{describe_row(ROWS['big'], 1.0, planned_run('big')).paper_training_flops:.1e}" == "2.3e+19"
 
 
 def test_what_is_measured_is_the_last_evaluation_on_validation(finished_row):
@@ -71,14 +71,18 @@ def test_where_the_papers_protocol_does_not_know_the_language_bleu_is_todays(fin
 
 def test_differences_are_the_row_minus_base_here_and_in_the_paper(finished_row):
     base, one = (measure(finished_row(*figures)) for figures in (("base", 5.0, 20.0, 1.0), ("A-h1", 5.75, 18.0, 2.0)))
-    assert differences("A-h1", one, base) == Differences(0.75, 0.37, -2.0, -0.9)
-    assert differences("A-h1", one, None) == differences("A-h1", None, base) == Differences(None, 0.37, None, -0.9)
-    assert differences("big", None, None) == Differences(None, -0.59, None, 0.6)
+    assert differences_to_base("A-h1", one, base) == Differences(0.75, 0.37, -2.0, -0.9)
+    assert (
+        differences_to_base("A-h1", one, None)
+        == differences_to_base("A-h1", None, base)
+        == Differences(None, 0.37, None, -0.9)
+    )
+    assert differences_to_base("big", None, None) == Differences(None, -0.59, None, 0.6)
 
 
 def test_rows_are_measured_by_their_own_runs(finished_row, planned_run):
     runs = [finished_row("base", 5.0, 20.0, 1.0), planned_run("A-h1"), finished_row("big", 4.0, 24.0, 2.0)]
-    rows = report_rows([describe(ROWS[run.name], 1.0, run) for run in runs], [runs[0], runs[2]])
+    rows = report_rows([describe_row(ROWS[run.name], 1.0, run) for run in runs], [runs[0], runs[2]])
     assert [row.name for row in rows] == ["base", "A-h1", "big"]
     assert [row.measurement and row.measurement.perplexity for row in rows] == [5.0, None, 4.0]
     assert [row.differences.bleu_minus_base for row in rows] == [0.0, None, 4.0]

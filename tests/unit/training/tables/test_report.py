@@ -4,7 +4,7 @@ import matplotlib.figure
 import pytest
 
 from training.tables.layout import align
-from training.tables.records import Description, Measurement, describe, report_rows
+from training.tables.records import Description, Measurement, describe_row, report_rows
 from training.tables.report import Ordering, compare_orderings, draw, tables, write_report
 from training.tables.rows import ROWS
 
@@ -26,7 +26,7 @@ def runs(finished_row, planned_run):
 
 @pytest.fixture
 def described(runs) -> list[Description]:
-    return [describe(ROWS[run.name], 1.0, run) for run in runs]
+    return [describe_row(ROWS[run.name], 1.0, run) for run in runs]
 
 
 def test_the_csv_has_every_figure_and_leaves_empty_what_is_not_finished(described, runs, tmp_path):
