@@ -1,0 +1,47 @@
+import argparse
+
+import pytest
+
+from vaswani.cli.flags import add_decoding_flags, add_model_flags, at_least_one, decoding, finite_number
+
+
+@pytest.fixture
+def parse():
+    """Return a function that parses a command line of these flags."""
+    parser = argparse.ArgumentParser()
+    add_decoding_flags(parser)
+    add_model_flags(parser)
+    return lambda *arguments: parser.parse_args(arguments)
+
+
+def test_whole_numbers_begin_at_one():
+    assert [at_least_one(text) for text in ("1", "07", "4096")] == [1, 7, 4096]
+
+
+@pytest.mark.parametrize("text", ["0", "00", "-1", "+1", "1.0", "1e3", "", " 1", "\u00b2", "\u0663"])
+def test_other_counts_are_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a whole number of at least 1$"):
+        at_least_one(text)
+
+
+def test_finite_numbers_have_any_sign():
+    assert [finite_number(text) for text in ("0.6", "-1", "0", "1e-3")] == [0.6, -1.0, 0.0, 0.001]
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "much", ""])
+def test_other_numbers_are_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a number, such as 0\.6$"):
+        finite_number(text)
+
+
+def test_generate_is_given_only_the_flags_that_were_given(parse):
+    assert decoding(parse()) == {}
+    assert decoding(parse("--max_batch_tokens", "9", "--device", "cpu")) == {}
+    # An alpha of 0 is given, though it is false.
+    given = parse("--num_beams", "3", "--length_penalty_alpha", "0", "--max_new_tokens", "7")
+    assert decoding(given) == {"num_beams": 3, "length_penalty_alpha": 0.0, "max_new_tokens": 7}
+
+
+def test_defaults_are_those_that_help_names(parse):
+    options = parse()
+    assert (options.max_batch_tokens, options.dtype, options.device, options.tokenizer) == (4096, "auto", None, None)

@@ -1,0 +1,230 @@
+"""`vaswani translate` within this process, by a model of random weights: its flags, resuming, signals and errors.
+
+tests/e2e/test_translate.py has the tests of whole processes, pipes and kills.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import vaswani.cli.translate as command
+from vaswani import cli
+from vaswani.tokenization import train_tokenizer
+
+
+SENTENCES = ["one two", "three", "", "four five six", "two one six"]
+# Batches of one sentence, so that the same sentence has the same scores however its neighbors are divided.
+DECODING = ["--num_beams", "3", "--max_new_tokens", "6", "--max_batch_tokens", "1"]
+
+
+@pytest.fixture(autouse=True)
+def folder(random_model, tiny_config, tmp_path, monkeypatch):
+    """Work in a folder with a model in `model` and five lines in `in`."""
+    monkeypatch.chdir(tmp_path)
+    random_model(tiny_config(vocab_size=265)).save_pretrained("model")
+    train_tokenizer(["one two three four five six"], 265).save_pretrained("model")
+    write_lines("in", SENTENCES)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Return the list of the calls of `vaswani.translation.translate`: their sentences and other arguments."""
+    recorded = []
+
+    def translate(model, tokenizer, sentences, **arguments):
+        recorded.append({"model": model, "sentences": list(sentences), **arguments})
+        return original(model, tokenizer, sentences, **arguments)
+
+    original = command.translate
+    monkeypatch.setattr(command, "translate", translate)
+    return recorded
+
+
+@pytest.fixture
+def standard_input():
+    """Return a function that puts a file in the place of standard input until the test ends."""
+    before = os.dup(0)
+
+    def put(path: str) -> None:
+        with open(path, "rb") as file:
+            os.dup2(file.fileno(), 0)
+
+    yield put
+    os.dup2(before, 0)
+    os.close(before)
+
+
+def write_lines(path: str, lines: list[str]) -> None:
+    Path(path).write_text("".join(f"{line}\n" for line in lines))
+
+
+def translate(*flags: str, source: str | None = "in", output: str = "out", status: int = 0) -> list[str]:
+    """Translate, and return the lines that the output holds afterwards."""
+    files = ["--output", output] if source is None else ["--input", source, "--output", output]
+    assert cli.main(["translate", "--model", "model", *DECODING, "--quiet", *files, *flags]) == status
+    if not Path(output).exists():
+        return []
+    with open(output, encoding="utf-8", newline="\n") as file:  # a random model may well say U+0085
+        return list(file)
+
+
+@pytest.mark.parametrize("held", range(16))
+def test_an_n_best_file_is_resumed_after_its_whole_groups(held, calls):
+    flags = ["--n_best", "3", "--scores", "--read_ahead", "2"]
+    whole = translate(*flags, output="whole")
+    groups = {tuple(whole[first : first + 3]) for first in range(0, 15, 3)}
+    assert (len(whole), len(groups)) == (15, 5)  # no two alike, so that a wrong one shows
+    calls.clear()
+    Path("out").write_text("".join(whole[:held]) + "-1.23\thal")
+    assert translate(*flags, "--resume") == whole
+    again = [sentence for call in calls for sentence in call["sentences"]]
+    assert again == SENTENCES[held // 3 :]
+
+
+def test_an_n_best_file_of_more_groups_than_lines_is_not_the_inputs(capsys):
+    write_lines("out", ["six"] * 18)
+    assert len(translate("--n_best", "3", "--resume", status=1)) == 18
+    assert "out has 6 lines but in has 5: not its translation" in capsys.readouterr().err
+
+
+def test_without_resume_the_output_is_written_anew():
+    write_lines("out", ["an earlier, much longer translation"] * 9)
+    assert translate() == translate("--resume", output="new")
+    assert len(translate()) == 5
+
+
+def test_an_error_after_resuming_names_the_line_of_the_whole_input(standard_input, capsys):
+    whole = translate()
+    Path("torn").write_bytes(b"one two\nthree\n\nfo\xffur\ntwo one six\n")
+    Path("out").write_text("".join(whole[:2]))
+    standard_input("torn")
+    assert translate("--resume", source=None, status=1) == whole[:3]
+    said = capsys.readouterr().err
+    assert said.startswith("error: standard input is not UTF-8 in line 4: invalid start byte (--replace_invalid ")
+
+
+def test_a_signal_waits_until_the_lines_are_whole(monkeypatch, capsys):
+    whole = translate(output="whole")
+    write, parts = os.write, []
+
+    def write_in_parts(descriptor: int, data: memoryview) -> int:
+        written = write(descriptor, data[:3])
+        parts.append(written)
+        if len(parts) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return written
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write_in_parts)
+        left = translate("--read_ahead", "2", status=128 + signal.SIGTERM)
+    assert len(parts) > 1
+    assert left == whole[:2]
+    assert "Ended (SIGTERM): the output holds whole lines" in capsys.readouterr().err
+    assert translate("--resume") == whole
+
+
+def test_a_signal_while_translating_does_not_wait(monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.getsignal(signal.SIGTERM)  # Python's handler runs before this is over
+        pytest.fail("went past the signal")
+
+    monkeypatch.setattr(command, "translate", interrupted)
+    assert translate(status=128 + signal.SIGTERM) == []
+
+
+@pytest.mark.parametrize(("flags", "sizes"), [((), [5]), (("--read_ahead", "2"), [2, 2, 1])])
+def test_lines_are_read_ahead_as_many_as_asked(flags, sizes, calls):
+    translate(*flags)
+    assert [len(call["sentences"]) for call in calls] == sizes
+    assert [sentence for call in calls for sentence in call["sentences"]] == SENTENCES
+
+
+def test_flags_reach_the_translation_and_what_is_not_given_is_left_to_the_model(calls):
+    flags = ["--num_beams", "2", "--length_penalty_alpha", "0", "--max_new_tokens", "4", "--max_batch_tokens", "9"]
+    translate(*flags, "--n_best", "2", "--scores", "--dtype", "bfloat16", "--device", "cpu")
+    assert cli.main(["translate", "--model", "model", "--input", "in", "--output", "out", "--quiet"]) == 0
+    given, default = ({name: value for name, value in call.items() if name != "on_batch"} for call in calls)
+    assert (given.pop("model").dtype, default.pop("model").dtype) == (torch.bfloat16, torch.float32)
+    decoding = {"num_beams": 2, "length_penalty_alpha": 0.0, "max_new_tokens": 4, "num_return_sequences": 2}
+    assert given == {"sentences": SENTENCES, "max_batch_tokens": 9, "with_scores": True, **decoding}
+    assert default == {"sentences": SENTENCES, "max_batch_tokens": 4096, "with_scores": False}
+
+
+def test_a_tokenizer_may_lie_elsewhere():
+    expected = translate()
+    Path("words").mkdir()
+    for path in Path("model").glob("token*"):
+        path.rename(Path("words") / path.name)
+    assert translate("--tokenizer", "words", output="new") == expected
+
+
+def test_scores_stand_before_their_translations():
+    plain = translate("--n_best", "2")
+    scored = [line.split("\t", 1) for line in translate("--n_best", "2", "--scores")]
+    assert [text for _, text in scored] == plain
+    assert [score for score, _ in scored[4:6]] == ["0.0000"] * 2  # the empty line's
+    for first in (0, 2, 6, 8):
+        best, second = (float(score) for score, _ in scored[first : first + 2])
+        assert second <= best < 0
+
+
+@pytest.mark.parametrize("source", ["torn", None], ids=["file", "standard input"])
+def test_invalid_bytes_are_replaced_where_asked_and_otherwise_not_translated(source, standard_input, calls):
+    Path("torn").write_bytes(b"on\xffe two\nthree\n")
+    standard_input("torn")
+    translate("--replace_invalid", source=source)
+    assert [call["sentences"] for call in calls] == [["on\ufffde two", "three"]]
+    calls.clear()
+    standard_input("torn")
+    write_lines("earlier", ["an earlier translation"])
+    left = translate(source=source, output="earlier", status=1)
+    assert left == (["an earlier translation\n"] if source else [])  # a file is checked before anything is written
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--num_beams", "2", "--n_best", "3"], "--n_best=3 must be at most --num_beams=2"),
+        (["--num_beams", "1", "--n_best", "2"], "--n_best=2 must be at most --num_beams=1"),
+        (["--n_best", "0"], "argument --n_best: '0' must be a whole number of at least 1"),
+        (["--read_ahead", "0"], "argument --read_ahead: '0' must be a whole number of at least 1"),
+        (["--output", "no/where"], "no/where cannot be opened: No such file or directory"),
+        (["--input", "nowhere"], "nowhere cannot be read: No such file or directory"),
+        (["--output", "/dev/full"], "/dev/full cannot be written: No space left on device"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence_and_before_the_output_is_touched(flags, sentence, capsys):
+    write_lines("out", ["an earlier translation"])
+    assert translate(*flags, status=1) == ["an earlier translation\n"]
+    assert capsys.readouterr() == ("", f"error: {sentence}\n")
+
+
+def test_the_models_own_beams_count_where_none_are_given(capsys):
+    GenerationConfig.from_pretrained("model", num_beams=4).save_pretrained("model")
+    arguments = ["translate", "--model", "model", "--input", "in", "--output", "out", "--quiet", "--n_best"]
+    assert cli.main([*arguments, "5"]) == 1
+    assert capsys.readouterr().err == "error: --n_best=5 must be at most --num_beams=4\n"
+    assert cli.main([*arguments, "4"]) == 0
+    assert Path("out").read_text().count("\n") == 20
+
+
+def test_resuming_needs_a_file(capsys):
+    assert cli.main(["translate", "--model", "model", "--input", "in", "--resume"]) == 1
+    assert capsys.readouterr().err.startswith("error: --resume needs --output: ")
+
+
+def test_progress_counts_the_lines_that_are_there_already(capsys):
+    files = ["--input", "in", "--output", "out"]
+    write_lines("out", ["six", "six"])
+    assert cli.main(["translate", "--model", "model", *DECODING, *files, "--resume"]) == 0
+    said = capsys.readouterr().err
+    assert "Translating:  40% 2/5 [" in said
+    assert "Translating: 100% 5/5 [" in said
+    translate()
+    assert capsys.readouterr().err == ""
