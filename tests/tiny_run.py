@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ def command(launcher: list[str], folder: Path, *flags: str) -> list[str]:
     return [*launcher, str(ROOT / "training" / "run.py"), *files, *languages, *flags]
 
 
+SECONDS = 300  # the longest wait for a step or for the end of a process, far beyond what one needs on a busy machine
 # Threads that wait spin, unless told otherwise, and slow each other down where cores are busy.
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -61,11 +63,15 @@ def end_it_at(step: int, number: int, line: list[str], run: Path) -> tuple[int, 
         process = subprocess.Popen(
             line, cwd=run.parent, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
+        deadline = time.monotonic() + SECONDS
         while process.poll() is None and step not in logged_steps(run):
+            if time.monotonic() > deadline:
+                os.killpg(process.pid, signal.SIGKILL)
+                pytest.fail(f"step {step} was not logged within {SECONDS} s: {said.read_text()}")
             time.sleep(0.005)
-        assert process.poll() is None, said.read_text()
+        assert process.poll() is None, f"it ended before step {step}: {said.read_text()}"
         os.killpg(process.pid, number)
-        return process.wait(), said.read_text()
+        return process.wait(timeout=SECONDS), said.read_text()
 
 
 def logged_steps(run: Path) -> list[int]:

@@ -11,6 +11,7 @@ from tiny_run import ENVIRONMENT
 from vaswani.cli import main
 
 
+SECONDS = 300  # the longest wait for a process, far beyond what one needs on a busy machine
 COMMAND = [sys.executable, "-m", "vaswani", "translate"]
 ODD = ["one two three", "", "four\x85 \u2028one", "   ", "\U0001f600 two\x00\x1b", "ten nine\r", "\r", "\tthree"]
 
@@ -83,19 +84,23 @@ def start(model, numbers, output):
         "--max_batch_tokens=9",
     ]
     process = subprocess.Popen([*COMMAND, *flags], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + SECONDS
     while process.poll() is None and not (output.exists() and output.stat().st_size):
+        if time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"no line was written within {SECONDS} s: {process.communicate()[1]}")
         time.sleep(0.01)
-    assert process.poll() is None, process.stderr.read()
+    assert process.poll() is None, f"it ended before the signal: {process.stderr.read()}"
     return process
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_interrupted_it_leaves_whole_lines_and_resume_goes_on(number, model, numbers, tmp_path):
+def test_interrupted_it_leaves_whole_lines_and_resume_adds_the_others(number, model, numbers, tmp_path):
     whole, output = tmp_path / "whole", tmp_path / "out"
     assert main(["translate", "--model", model, "--input", str(numbers), "--output", str(whole), "--quiet"]) == 0
     process = start(model, numbers, output)
     process.send_signal(number)
-    _, said = process.communicate()
+    _, said = process.communicate(timeout=SECONDS)
     if number == signal.SIGKILL:
         assert process.returncode == -number
     else:
@@ -125,7 +130,7 @@ def test_a_pipe_is_answered_while_it_stays_open(model):
         process.stdin.flush()
         assert process.stdout.readline().decode() == german
     process.stdin.write(b"six four")
-    assert process.communicate()[0] == b"vier sechs\n"
+    assert process.communicate(timeout=SECONDS)[0] == b"vier sechs\n"
     assert process.returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""A run that is cut off goes on as if nothing had happened; one that adds up tokens adds up to the same anywhere."""
+"""A run that is cut off resumes as if nothing had happened; one that adds up tokens adds up to the same anywhere."""
 
 import shutil
 import signal
@@ -84,7 +84,7 @@ def test_a_torn_checkpoint_is_set_aside_and_the_one_before_it_used(whole, corpus
     assert_same(run, whole(PYTHON, "bf16"))
 
 
-def test_another_number_of_processes_goes_on_with_the_same_updates(whole, corpus, tmp_path):
+def test_another_number_of_processes_resumes_with_the_same_updates(whole, corpus, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole(PYTHON, "no"), run)
     shutil.rmtree(run / "checkpoints" / "step-0000070")
@@ -93,7 +93,7 @@ def test_another_number_of_processes_goes_on_with_the_same_updates(whole, corpus
     assert rows(run)[-3]["loss"] == pytest.approx(rows(whole(PYTHON, "no"))[-3]["loss"], abs=1e-4)
 
 
-def test_fsdp_goes_on_with_the_same_updates(whole, corpus, tmp_path):
+def test_fsdp_resumes_with_the_same_updates(whole, corpus, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole(TORCHRUN, "no"), run)
     shutil.rmtree(run / "checkpoints" / "step-0000070")
@@ -115,7 +115,7 @@ def test_fsdp_goes_on_with_the_same_updates(whole, corpus, tmp_path):
         assert shapes[0] == shapes[1]
 
 
-def test_what_has_changed_is_shown_and_refused(whole, corpus, tmp_path):
+def test_changed_settings_are_shown_and_refused(whole, corpus, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole(PYTHON, "bf16"), run)
     flags = [*FLAGS, "--mixed_precision=bf16", "--output_dir", str(run), *RESUME]
