@@ -4,8 +4,10 @@ They come with the source distribution of the installed transformers; ``make hf-
 ``.cache/transformers-<version>/``. Its tests of `generate` are not among them, because source distributions hold only
 the files that lie directly in that folder.
 
-What needs a GPU, several of them, or a package that is not installed skips by itself and says so; nothing here needs
-the Hub.
+Tests that need a GPU, several of them, or a package that is not installed skip by themselves and say so; nothing here
+needs the Hub. One skip, `test_sdpa_can_dispatch_composite_models`, says "VaswaniModel does not support SDPA", which is
+wrong: the test is for models composed of several, ours is not, and transformers gives this reason for either. The same
+test for models like ours, `test_sdpa_can_dispatch_non_composite_models`, runs.
 """
 
 import importlib
@@ -48,7 +50,7 @@ with patch.object(pytest.mark, "_config", None), patch("transformers.utils.direc
 
 
 class ModelTester:
-    """What the suite asks about a model: a small configuration, and a batch for it."""
+    """A small configuration and a batch for it, as the suite asks for them."""
 
     batch_size = 13
     seq_length = 7
