@@ -1,4 +1,4 @@
-"""Flags that several commands have, and their types, which say what is allowed."""
+"""Flags that several commands have, and their types, which say which values are allowed."""
 
 import argparse
 import math
@@ -24,7 +24,7 @@ def finite_number(text: str) -> float:
 
 
 def add_model_flags(parser: argparse._ActionsContainer) -> None:
-    """Add where and how a model runs."""
+    """Add the flags for the tokenizer, the device and the precision of a model."""
     parser.add_argument("--tokenizer", metavar="DIR_OR_HUB_ID", help="where the tokenizer is, if not in --model")
     parser.add_argument("--device", help="such as cpu or cuda:1 (default: an accelerator where there is one)")
     parser.add_argument(
@@ -36,7 +36,7 @@ def add_model_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
-    """Add how to search; what is not given is left to the model's generation_config.json."""
+    """Add the flags of the search; those not given are left to the model's generation_config.json."""
     parser.add_argument("--num_beams", type=at_least_one, metavar="N", help="beams; 1 is greedy search (the paper: 4)")
     parser.add_argument(
         "--length_penalty_alpha",
@@ -60,6 +60,6 @@ def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what was given of the flags that ``generate()`` takes."""
+    """Return the flags for ``generate()`` that were given."""
     names = ("num_beams", "length_penalty_alpha", "max_new_tokens")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}

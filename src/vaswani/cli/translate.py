@@ -8,10 +8,10 @@ A line in is a line out, in the same order; empty lines stay empty. Only a line 
 control characters included, is text. Of CR LF the carriage return is dropped; what is written ends in LF alone. Text
 is UTF-8.
 
-Lines are read ahead, sorted by length, translated in batches of --max_batch_tokens and written in order. From a pipe,
-what is there is translated at once, so that it may be endless, or somebody who types.
+Lines are read ahead, sorted by length, translated in batches of --max_batch_tokens and written in order. Lines from
+a pipe are translated as soon as they arrive, so that it may be endless, or somebody who types.
 
-Interrupted, by a signal or kill -9, the output holds whole lines; the same command with --resume goes on after them.
+After a signal or kill -9 the output holds whole lines; the same command with --resume translates the others.
 """
 
 import argparse
@@ -38,9 +38,9 @@ BAR_OF_A_PIPE = "{desc}: {n_fmt} [{elapsed}, {rate_noinv_fmt}]"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags of the command."""
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
-    parser.add_argument("--input", metavar="FILE", help="what to translate (default: standard input)")
+    parser.add_argument("--input", metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", metavar="FILE", help="where to write (default: standard output)")
-    parser.add_argument("--resume", action="store_true", help="go on after the lines that --output holds already")
+    parser.add_argument("--resume", action="store_true", help="resume after the lines that --output already holds")
     add_decoding_flags(parser)
     parser.add_argument(
         "--n_best",
@@ -51,8 +51,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scores",
         action="store_true",
-        help="put before each translation its score and a tab: what the beam search ranks by, log-probability over "
-        "length penalty; the log-probability itself for --num_beams 1",
+        help="put before each translation its score and a tab: the log-probability over the length penalty, by "
+        "which the beam search ranks; for --num_beams 1 the log-probability itself",
     )
     parser.add_argument(
         "--read_ahead", type=at_least_one, default=1024, metavar="N", help="lines to sort at a time (default: 1024)"
@@ -67,12 +67,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Translate, and return the exit status."""
     if options.resume and options.output is None:
-        raise UserError("--resume needs --output: it goes on after the lines that this file holds")
+        raise UserError("--resume needs --output: it resumes after the lines that this file holds")
     try:
         with Interruption() as interruption:
             translate_lines(options, interruption)
     except Interrupted as signal:
-        again = "; the same command with --resume goes on after them" if options.output else ""
+        again = "; the same command with --resume translates the others" if options.output else ""
         print(f"\nEnded ({signal}): the output holds whole lines{again}", file=sys.stderr)
         return 128 + (signal.number or 0)
     except BrokenPipeError:  # whoever reads has had enough, as `head` has
@@ -128,7 +128,7 @@ def check_n_best(model: Any, arguments: dict[str, Any]) -> None:
 
 
 def open_files(options: argparse.Namespace, total: int | None) -> tuple[int, int, int]:
-    """Open input and output, the latter behind its whole lines if it is to be continued.
+    """Open input and output; to resume, the output after its whole lines.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def open_files(options: argparse.Namespace, total: int | None) -> tuple[int, int
 
 
 def read_sentences(source: int, options: argparse.Namespace, skip: int, errors: str) -> Iterator[list[str]]:
-    """Yield what is to be translated together; at an invalid line, first what stands before it.
+    """Yield the sentences to be translated together; at an invalid line, first those before it.
 
     Raises
     ------
