@@ -28,9 +28,11 @@ def last_step(run: Path) -> int:
 def living(corpus, tmp_path):
     """Start a run that has loader processes and would take hours, and yield it once it trains."""
     process = start(PYTHON, corpus, "--max_steps=1000000", "--output_dir", str(tmp_path / "run"))
-    while process.poll() is None and last_step(tmp_path / "run") < 10:
+    deadline = time.monotonic() + 300
+    while process.poll() is None and last_step(tmp_path / "run") < 10 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert process.poll() is None, process.stdout.read()
+    assert last_step(tmp_path / "run") >= 10, "it made no ten updates in five minutes"
     yield process
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -29,7 +29,7 @@ def rows(run):
 def test_it_learns_to_translate_and_to_reorder(finished_run):
     result = rows(finished_run)[-1]
     assert (result["split"], result["step"], result["sentences"]) == ("test", 600, 100)
-    assert result["exact_match"] > 80  # 93 and 94 with two seeds; kernels round differently elsewhere
+    assert result["exact_match"] > 70  # 93 and 94 with two seeds; kernels round differently elsewhere
     assert "tok:13a" in result["sacrebleu_signature"]
 
 
