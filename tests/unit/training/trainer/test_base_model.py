@@ -167,7 +167,8 @@ def test_another_tokenizer_is_refused(base, tmp_path):
         ({"config_name": "nowhere"}, "config_name='nowhere' must be a folder of hub_configs/"),
     ],
 )
-def test_contradictions_are_refused_with_both_values(base, given, message):
+def test_contradictions_are_refused_with_both_values(base, given, message, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # so that nothing is asked for again and again
     with pytest.raises(UserError, match=message):
         load_base_model(settings(base, **given))
 

@@ -1,6 +1,7 @@
 """The config that a name stands for, and a fresh model that fits its tokenizer."""
 
 import pytest
+from huggingface_hub import constants
 
 from training.settings import ROOT
 from training.trainer.model import build_model, load_config
@@ -31,6 +32,7 @@ def test_a_name_is_a_folder_of_hub_configs_and_then_any_folder(tiny_config, tmp_
 )
 def test_what_is_no_config_of_ours_is_refused(config, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # so that nothing is asked for again and again
     if config is not None:
         (tmp_path / "bas-en-de").mkdir()
         (tmp_path / "bas-en-de" / "config.json").write_text(config)

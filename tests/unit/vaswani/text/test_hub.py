@@ -1,5 +1,7 @@
+import datasets
 import pytest
 from datasets import Dataset, Value
+from huggingface_hub import constants
 
 from vaswani.errors import UserError
 from vaswani.text.hub import as_source_and_target, load_dataset, load_split
@@ -36,7 +38,9 @@ def test_a_split_of_a_configuration_is_read_with_its_languages_in_order(folder):
         ("no/where", None, "validation", ("en", "de"), "dataset_name='no/where' is neither a local folder nor"),
     ],
 )
-def test_whatever_is_missing_is_named(folder, name, config, split, languages, sentence):
+def test_whatever_is_missing_is_named(folder, name, config, split, languages, sentence, monkeypatch):
+    for module in (constants, datasets.config):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", True)  # so that nothing is asked for again and again
     with pytest.raises(UserError, match=sentence):
         load_split(name or folder, config, split, languages)
 
