@@ -1,9 +1,10 @@
 """SIGINT and SIGTERM as an exception, deferred where work must not be left half done."""
 
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Self
 
 
 class Interrupted(Exception):
@@ -22,33 +23,31 @@ class Interrupted(Exception):
         self.number = number
 
 
-@contextmanager
-def handled_by(handler: Callable[[int, FrameType | None], None]) -> Generator[None, None, None]:
-    """Within this block SIGINT and SIGTERM call `handler`."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+class SignalHandler:
+    """Within a ``with`` block SIGINT and SIGTERM call `handle`."""
+
+    def __enter__(self) -> Self:
+        self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Do what the signal asks for."""
+        raise NotImplementedError
 
 
-class Interruption:
+class Interruption(SignalHandler):
     """Within a ``with`` block SIGINT and SIGTERM raise `Interrupted`, but never within `deferred`."""
 
     def __init__(self) -> None:
         self.is_deferred = False
         self.pending: int | None = None
 
-    def __enter__(self) -> "Interruption":
-        self.handling = handled_by(self._handle)
-        self.handling.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.handling.__exit__(None, None, None)
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Raise `Interrupted`, or note the signal while that is deferred."""
         if self.is_deferred and self.pending is None:  # a second signal is not deferred
             self.pending = number
         else:

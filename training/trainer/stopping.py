@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from vaswani.interruption import Interrupted, handled_by
+from vaswani.interruption import Interrupted, SignalHandler
 
 
 STARTED = time.monotonic()
@@ -16,7 +16,7 @@ PATIENCE = 0.5  # seconds between two looks for a reason to end
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 
 
-class StopRequest:
+class StopRequest(SignalHandler):
     """Notes within a ``with`` block that the run should end, instead of ending it at once.
 
     Parameters
@@ -30,15 +30,8 @@ class StopRequest:
         self.parent = os.getppid() if any(name in os.environ for name in LAUNCHERS) else None
         self.signal: str | None = None
 
-    def __enter__(self) -> "StopRequest":
-        self.handling = handled_by(self._note)
-        self.handling.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.handling.__exit__(None, None, None)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Note the signal."""
         self.signal = signal.Signals(number).name
 
     @contextmanager
