@@ -29,9 +29,9 @@ from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, load_config
 from training.trainer.run_directory import claim_output_dir
-from vaswani import VaswaniForConditionalGeneration
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
+from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 def main(arguments: list[str]) -> None:
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 
 def train_and_publish(
-    model: VaswaniForConditionalGeneration,
+    model: TranslatorForConditionalGeneration,
     origin: dict[str, str],
     prepared: Prepared,
     settings: TrainingSettings,

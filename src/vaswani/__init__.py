@@ -14,6 +14,10 @@ from .models.pipeline_vaswani import TranslationPipeline
 
 __version__ = "0.1.0"
 
+# Config, base model and model of each kind.
+MODELS = ((VaswaniConfig, VaswaniModel, VaswaniForConditionalGeneration),)
+MODEL_TYPES = tuple(config.model_type for config, *_ in MODELS)
+
 
 class _TranslationAliases(dict):
     """Task aliases of transformers, in which every "translation_XX_to_YY" stands for "translation"."""
@@ -26,12 +30,13 @@ class _TranslationAliases(dict):
 
 
 def _register() -> None:
-    AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
-    AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration, exist_ok=True)
-    # Trainer, model cards and transformers' own tests tell what a model is for by the name of its class.
-    modeling_auto.MODEL_MAPPING_NAMES["vaswani"] = "VaswaniModel"
-    modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES["vaswani"] = "VaswaniForConditionalGeneration"
+    for config, base, model in MODELS:
+        AutoConfig.register(config.model_type, config, exist_ok=True)
+        AutoModel.register(config, base, exist_ok=True)
+        AutoModelForSeq2SeqLM.register(config, model, exist_ok=True)
+        # Trainer, model cards and transformers' own tests tell what a model is for by the name of its class.
+        modeling_auto.MODEL_MAPPING_NAMES[config.model_type] = base.__name__
+        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[config.model_type] = model.__name__
     registry = pipelines.PIPELINE_REGISTRY
     if "translation" not in registry.supported_tasks:
         # Newer releases refuse the name before they look into the registry.

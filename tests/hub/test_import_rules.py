@@ -101,7 +101,8 @@ def test_every_room_has_its_rule():
     for package, rules in (("src/vaswani", LIBRARY), ("training", TRAINING)):
         rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
         assert rooms <= set(rules)
-        assert all(len(list((ROOT / package / room).glob("[!_]*.py"))) <= 10 for room in rooms)
+        # The published code alone must lie flat, however many files it has.
+        assert all(len(list((ROOT / package / room).glob("[!_]*.py"))) <= 10 for room in rooms - {"models"})
 
 
 def test_the_package_never_imports_what_trains():

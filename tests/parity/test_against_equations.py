@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from vaswani.models import modeling_vaswani
+from vaswani.models import modeling_vaswani, translator_vaswani
 from vaswani.models.modeling_vaswani import VaswaniAttention, VaswaniStack
 
 
@@ -140,8 +140,8 @@ def look_up_padding(model, monkeypatch):
 
 
 def start_from_end_of_sentence(model, monkeypatch):
-    shift = modeling_vaswani.shift_tokens_right
-    monkeypatch.setattr(modeling_vaswani, "shift_tokens_right", lambda labels, pad, start: shift(labels, pad, 0))
+    shift = translator_vaswani.shift_tokens_right
+    monkeypatch.setattr(translator_vaswani, "shift_tokens_right", lambda labels, pad, start: shift(labels, pad, 0))
 
 
 def use_other_epsilon(model, monkeypatch):

@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from vaswani import VaswaniForConditionalGeneration
-from vaswani.models.modeling_vaswani import shift_tokens_right, sinusoids
+from vaswani.models.modeling_vaswani import sinusoids
+from vaswani.models.translator_vaswani import shift_tokens_right
 
 
 pytestmark = pytest.mark.smoke

@@ -63,7 +63,7 @@ class LabelSmoothedObjective(nn.Module):
     Parameters
     ----------
     model : PreTrainedModel
-        Kept as `model`. Its `lm_head.weight` is read in `forward` only, where FSDP has gathered it.
+        Kept as `model`. Its `lm_head` is read in `forward` only, where FSDP has gathered it.
     label_smoothing : float
         eps in [0, 1): 0.1 in the paper.
 
@@ -86,9 +86,14 @@ class LabelSmoothedObjective(nn.Module):
             decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(labels),
             use_cache=False,
         ).last_hidden_state
+        projection = self.model.lm_head
+        weight = projection.weight
+        if projection.bias is not None:  # W x + b is [W, b] [x, 1]
+            hidden_states = nn.functional.pad(hidden_states, (0, 1), value=1.0)
+            weight = torch.cat([weight, projection.bias[:, None]], dim=1)
         return fused_label_smoothed_sums(
             hidden_states,
-            self.model.lm_head.weight,
+            weight,
             labels,
             self.label_smoothing,
             # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.

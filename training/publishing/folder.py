@@ -10,13 +10,13 @@ from transformers import PreTrainedTokenizerBase
 
 from training.data.preparation import describe_counts
 from training.settings import ROOT, DataSettings, TrainingSettings
-from vaswani import VaswaniForConditionalGeneration
 from vaswani.card import END_OF_TABLE, eval_results, table_row
 from vaswani.evaluation import Evaluation
+from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 def publish(
-    model: VaswaniForConditionalGeneration,
+    model: TranslatorForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     settings: TrainingSettings,
     counts: dict[str, int],
@@ -52,7 +52,7 @@ def publish(
 
 
 def write_card(
-    model: VaswaniForConditionalGeneration,
+    model: TranslatorForConditionalGeneration,
     settings: TrainingSettings,
     counts: dict[str, int],
     results: list[Evaluation],

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.utils import logging
 
 from training.data.preparation import load_named_tokenizer
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
-from training.trainer.model import PAPERS_DECODING, load_config
-from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from training.trainer.model import PAPERS_DECODING, check_is_ours, load_config
 from vaswani.errors import UserError
+from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.pipeline_vaswani import tokenizer_problem
+from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 # Fields of a config that do not say what the model is: they follow from its tokenizer or its languages.
@@ -24,12 +25,12 @@ NOT_ARCHITECTURE = {
 }  # fmt: skip
 
 
-def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGeneration, dict[str, str]]:
+def load_base_model(settings: TrainingSettings) -> tuple[TranslatorForConditionalGeneration, dict[str, str]]:
     """Load the model of `model_name_or_path` in float32, and give it the direction of the run.
 
     Returns
     -------
-    model : VaswaniForConditionalGeneration
+    model : TranslatorForConditionalGeneration
         With its own config, weights and generation config.
     origin : dict of str to str
         For recipe and card: its name, the direction that it was trained on, the SHA-256 of its weights.
@@ -37,7 +38,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGe
     Raises
     ------
     UserError
-        If it is missing, incomplete, no Transformer of ours or without its tokenizer, contradicts another setting, or
+        If it is missing, incomplete, no model of ours or without its tokenizer, contradicts another setting, or
         lies where this run writes.
     """
     name, output_dir = str(settings.model.model_name_or_path), settings.run.output_dir
@@ -52,8 +53,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[VaswaniForConditionalGe
         raise UserError(
             f"model_name_or_path={name!r} must be the folder or Hub id of a published model: {_first_line(error)}"
         ) from error
-    if not isinstance(config, VaswaniConfig):
-        raise UserError(f"model_name_or_path={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")
+    check_is_ours("model_name_or_path", name, config)
     _check_contradictions(config, settings.model)
     model = _load_weights(name, config)
     _check_tokenizer(model, settings.model)
@@ -75,7 +75,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _check_contradictions(config: VaswaniConfig, settings: ModelSettings) -> None:
+def _check_contradictions(config: TranslatorConfig, settings: ModelSettings) -> None:
     """Refuse a vocabulary size or a config that was given too, and is not that of the base model."""
     name = settings.model_name_or_path
     if settings.vocab_size not in (None, config.vocab_size):
@@ -86,8 +86,8 @@ def _check_contradictions(config: VaswaniConfig, settings: ModelSettings) -> Non
     if settings.config_name is None:
         return
     given = load_config(settings.config_name)
-    fields = [field for field in VaswaniConfig.__annotations__ if field not in NOT_ARCHITECTURE]
-    pairs = [(field, getattr(given, field), getattr(config, field)) for field in fields]
+    fields = ["model_type", *(field for field in config.architecture_fields() if field not in NOT_ARCHITECTURE)]
+    pairs = [(field, getattr(given, field, None), getattr(config, field)) for field in fields]
     differences = [f"{field} is {one!r} there, {other!r} here" for field, one, other in pairs if one != other]
     if differences:
         raise UserError(
@@ -96,12 +96,12 @@ def _check_contradictions(config: VaswaniConfig, settings: ModelSettings) -> Non
         )
 
 
-def _load_weights(name: str, config: VaswaniConfig) -> VaswaniForConditionalGeneration:
+def _load_weights(name: str, config: TranslatorConfig) -> TranslatorForConditionalGeneration:
     """Load all weights in float32, whatever type they were saved in."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # what is wrong is said below, in one sentence
     try:
-        loaded: Any = VaswaniForConditionalGeneration.from_pretrained(
+        loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(
             name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
     except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
@@ -124,7 +124,7 @@ def _load_weights(name: str, config: VaswaniConfig) -> VaswaniForConditionalGene
     return model
 
 
-def _check_tokenizer(model: VaswaniForConditionalGeneration, settings: ModelSettings) -> None:
+def _check_tokenizer(model: TranslatorForConditionalGeneration, settings: ModelSettings) -> None:
     """Check that the tokenizer that will be used is the model's."""
     name, given = str(settings.model_name_or_path), settings.tokenizer_name
     has_none = Path(name).is_dir() and not (Path(name) / "tokenizer.json").exists()

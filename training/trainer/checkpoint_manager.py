@@ -23,8 +23,8 @@ from training.trainer.checkpoints import (
 )
 from training.trainer.fingerprint import differences
 from training.trainer.sharding import full_tensor, load_tensors, optimizer_tensors
-from vaswani import VaswaniForConditionalGeneration
 from vaswani.errors import UserError
+from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 class Sums(NamedTuple):
@@ -71,7 +71,7 @@ class CheckpointManager:
     ----------
     accelerator : Accelerator
     settings : RunSettings
-    model : VaswaniForConditionalGeneration
+    model : TranslatorForConditionalGeneration
         The model that is evaluated and published. At the end it holds the chosen weights.
     fingerprint : dict
         Must not change between saving and resuming.
@@ -80,7 +80,7 @@ class CheckpointManager:
 
     Attributes
     ----------
-    trained : VaswaniForConditionalGeneration
+    trained : TranslatorForConditionalGeneration
         The model that learns: the same, or a copy of it where FSDP will take it apart.
     saved_step : int
         Step of the newest checkpoint.
@@ -90,7 +90,7 @@ class CheckpointManager:
         self,
         accelerator: Accelerator,
         settings: RunSettings,
-        model: VaswaniForConditionalGeneration,
+        model: TranslatorForConditionalGeneration,
         fingerprint: dict[str, dict[str, Any]],
         say: Callable[[str], None],
     ):

@@ -2,22 +2,30 @@
 
 from pathlib import Path
 
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from training.recipe import nearest
 from training.settings import DEFAULT_CONFIG, ROOT
-from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani import MODEL_TYPES
 from vaswani.errors import UserError
+from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
+from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
-def load_config(name: str = DEFAULT_CONFIG) -> VaswaniConfig:
+def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
     """Load the config that `config_name` names: a folder of `hub_configs/`, another folder, or a Hub id.
 
     Raises
     ------
     UserError
-        If there is none, or it is no Transformer of ours.
+        If there is none, or it is no model of ours.
     """
     known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
     folder = ROOT / "hub_configs" / name if name in known else Path(name)
@@ -30,24 +38,36 @@ def load_config(name: str = DEFAULT_CONFIG) -> VaswaniConfig:
             f"config_name={name!r} must be a folder of hub_configs/ (the nearest is {nearest(name, known)!r}), "
             "or a folder or Hub id with a config.json of this model"
         ) from error
-    if not isinstance(config, VaswaniConfig):
-        raise UserError(f"config_name={name!r} is a {config.model_type!r} model: it must be a 'vaswani' model")
+    check_is_ours("config_name", name, config)
     return config
 
 
+def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:
+    """Refuse a model that this package does not have.
+
+    Raises
+    ------
+    UserError
+        Naming the setting.
+    """
+    if not isinstance(config, TranslatorConfig):
+        kinds = " or ".join(repr(kind) for kind in MODEL_TYPES)
+        raise UserError(f"{setting}={name!r} is a {config.model_type!r} model: it must be a {kinds} model")
+
+
 def build_model(
-    config: VaswaniConfig,
+    config: TranslatorConfig,
     tokenizer: PreTrainedTokenizerBase,
     languages: tuple[str, str],
     attn_implementation: str = "sdpa",
-) -> VaswaniForConditionalGeneration:
+) -> TranslatorForConditionalGeneration:
     """Make a freshly initialized model that fits the tokenizer and knows its direction."""
     folder = Path(config.name_or_path)
     config.vocab_size = len(tokenizer)
     config.eos_token_id = tokenizer.eos_token_id
     config.pad_token_id = config.decoder_start_token_id = tokenizer.pad_token_id
     config.source_lang, config.target_lang = languages
-    model = VaswaniForConditionalGeneration(config)
+    model = AutoModelForSeq2SeqLM.from_config(config)
     model.set_attn_implementation(attn_implementation)
     decoding = PAPERS_DECODING
     if (folder / "generation_config.json").exists():

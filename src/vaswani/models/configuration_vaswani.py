@@ -4,14 +4,94 @@ The fields are what the paper names or what its Table 3 varies, under the names 
 are the base model. Training choices (label smoothing, schedule, batch size) belong to the training recipe.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 
 @strict
-class VaswaniConfig(PreTrainedConfig):
+class TranslatorConfig(PreTrainedConfig):
+    """The fields of every model here; each model's own config says what they mean for it.
+
+    Notes
+    -----
+    A saved config holds `auto_map` and `custom_pipelines`: with them its folder works without the package.
+    """
+
+    keys_to_ignore_at_inference = ["past_key_values"]
+    _auto_class = "AutoConfig"
+    # Where the published code has the classes, by the Auto class that loads them.
+    _auto_map: ClassVar[dict[str, str]] = {}
+
+    vocab_size: int = 37000
+    d_model: int = 512
+    dropout: float | int = 0.1
+    source_lang: str | None = None
+    target_lang: str | None = None
+    pad_token_id: int | None = None
+    eos_token_id: int | list[int] | None = 0
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+
+    def __post_init__(self, **kwargs):
+        # Validated here too, so that construction raises a plain ValueError rather than the wrapper of @strict.
+        self.validate_architecture()
+        if self.pad_token_id is None:
+            self.pad_token_id = self.vocab_size - 1
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.pad_token_id
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if not 0 <= getattr(self, name) < self.vocab_size:
+                raise ValueError(f"{name}={getattr(self, name)} must be an id below vocab_size={self.vocab_size}")
+        if not __name__.startswith("transformers_modules"):
+            # The installed package registers the pipeline; `pipeline()` would ask for trust where it sees this key.
+            kwargs.pop("custom_pipelines", None)
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self):
+        """Check the ranges of all fields; part of the validation that transformers runs on construction and saving."""
+        self.check_at_least_1("vocab_size", "d_model")
+        self.check_fractions("dropout")
+
+    @classmethod
+    def architecture_fields(cls) -> list[str]:
+        """Return the names of its own fields, without those of every config of transformers."""
+        kinds = [kind for kind in cls.__mro__ if issubclass(kind, TranslatorConfig)]
+        return [name for kind in reversed(kinds) for name in kind.__annotations__ if not name.startswith("_")]
+
+    def check_at_least_1(self, *names: str) -> None:
+        """Refuse fields below 1."""
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+    def check_fractions(self, *names: str) -> None:
+        """Refuse fields outside of [0, 1)."""
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1)")
+
+    def to_dict(self):
+        """Return the fields with `auto_map` and `custom_pipelines`: with them a saved folder needs no package."""
+        tasks = ["translation"]
+        if self.source_lang and self.target_lang:
+            tasks.append(f"translation_{self.source_lang}_to_{self.target_lang}")
+        pipeline = {
+            "impl": "pipeline_vaswani.TranslationPipeline",
+            "pt": ["AutoModelForSeq2SeqLM"],
+            "type": "text",
+        }
+        return super().to_dict() | {
+            "auto_map": dict(self._auto_map),
+            "custom_pipelines": {task: dict(pipeline) for task in tasks},
+        }
+
+
+@strict
+class VaswaniConfig(TranslatorConfig):
     """Hyper-parameters of one model; the defaults are Table 3's "base" row.
 
     Parameters
@@ -70,16 +150,17 @@ class VaswaniConfig(PreTrainedConfig):
     """
 
     model_type = "vaswani"
-    keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
-    _auto_class = "AutoConfig"
+    _auto_map = {
+        "AutoConfig": "configuration_vaswani.VaswaniConfig",
+        "AutoModel": "modeling_vaswani.VaswaniModel",
+        "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
+    }
 
-    vocab_size: int = 37000
-    d_model: int = 512
     encoder_layers: int = 6
     decoder_layers: int = 6
     encoder_attention_heads: int = 8
@@ -88,52 +169,28 @@ class VaswaniConfig(PreTrainedConfig):
     v_head_dim: int | None = None
     encoder_ffn_dim: int = 2048
     decoder_ffn_dim: int = 2048
-    dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     attention_bias: bool = True
     position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_position_embeddings: int = 1024
-    source_lang: str | None = None
-    target_lang: str | None = None
-    pad_token_id: int | None = None
-    eos_token_id: int | list[int] | None = 0
-    bos_token_id: int | None = None
-    decoder_start_token_id: int | None = None
-    is_encoder_decoder: bool = True
     tie_word_embeddings: bool = True
-    use_cache: bool = True
 
     def __post_init__(self, **kwargs):
-        # Validated here too, so that construction raises a plain ValueError rather than the wrapper of @strict.
-        self.validate_architecture()
-        if self.pad_token_id is None:
-            self.pad_token_id = self.vocab_size - 1
-        if self.decoder_start_token_id is None:
-            self.decoder_start_token_id = self.pad_token_id
+        super().__post_init__(**kwargs)
         if self.head_dim is None and self.encoder_attention_heads == self.decoder_attention_heads:
             # transformers reads the width of cached keys from an attribute of this name wherever there is one.
             self.head_dim = self.d_model // self.encoder_attention_heads
-        for name in ("pad_token_id", "decoder_start_token_id"):
-            if not 0 <= getattr(self, name) < self.vocab_size:
-                raise ValueError(f"{name}={getattr(self, name)} must be an id below vocab_size={self.vocab_size}")
-        if not __name__.startswith("transformers_modules"):
-            # The installed package registers the pipeline; `pipeline()` would ask for trust where it sees this key.
-            kwargs.pop("custom_pipelines", None)
-        super().__post_init__(**kwargs)
 
     def validate_architecture(self):
         """Check the ranges of all fields; part of the validation that transformers runs on construction and saving."""
-        positive = ("vocab_size", "d_model", "max_position_embeddings")
-        positive += tuple(f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "ffn_dim"))
-        positive += ("encoder_attention_heads", "decoder_attention_heads")
-        positive += tuple(name for name in ("head_dim", "v_head_dim") if getattr(self, name) is not None)
-        for name in positive:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1)")
+        super().validate_architecture()
+        names = [
+            f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "ffn_dim", "attention_heads")
+        ]
+        widths = (name for name in ("head_dim", "v_head_dim") if getattr(self, name) is not None)
+        self.check_at_least_1("max_position_embeddings", *names, *widths)
+        self.check_fractions("attention_dropout", "activation_dropout")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model={self.d_model} must be even for sinusoidal positions: sines and cosines alternate"
@@ -144,24 +201,5 @@ class VaswaniConfig(PreTrainedConfig):
                     f"d_model={self.d_model} must be a multiple of {name}={getattr(self, name)} or head_dim given"
                 )
 
-    def to_dict(self):
-        """Return the fields with `auto_map` and `custom_pipelines`: with them a saved folder needs no package."""
-        tasks = ["translation"]
-        if self.source_lang and self.target_lang:
-            tasks.append(f"translation_{self.source_lang}_to_{self.target_lang}")
-        pipeline = {
-            "impl": "pipeline_vaswani.TranslationPipeline",
-            "pt": ["AutoModelForSeq2SeqLM"],
-            "type": "text",
-        }
-        return super().to_dict() | {
-            "auto_map": {
-                "AutoConfig": "configuration_vaswani.VaswaniConfig",
-                "AutoModel": "modeling_vaswani.VaswaniModel",
-                "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
-            },
-            "custom_pipelines": {task: dict(pipeline) for task in tasks},
-        }
 
-
-__all__ = ["VaswaniConfig"]
+__all__ = ["TranslatorConfig", "VaswaniConfig"]

@@ -24,52 +24,22 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, is_torchdynamo_compiling, logging
+from transformers.utils import TransformersKwargs, is_torchdynamo_compiling, logging
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention_vaswani import eager_attention_forward
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
-from .generation_vaswani import VaswaniGenerationMixin
 from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
-from .pipeline_vaswani import TranslationPipeline  # noqa: F401  a saved folder has the files that this one imports
 from .search_vaswani import DecoderState
+from .translator_vaswani import TranslatorForConditionalGeneration, TranslatorModel, TranslatorPreTrainedModel
 
 
 logger = logging.get_logger(__name__)
-
-
-def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int) -> torch.Tensor:
-    """Turn targets into decoder inputs: "outputs (shifted right)" of Figure 1.
-
-    Parameters
-    ----------
-    labels : Tensor of shape (B, T)
-        Target ids; -100 where the loss ignores a position.
-    pad_token_id : int
-        Replaces -100.
-    decoder_start_token_id : int
-        Stands first in every row.
-
-    Returns
-    -------
-    Tensor of shape (B, T)
-
-    Raises
-    ------
-    ValueError
-        If `pad_token_id` is None.
-    """
-    if pad_token_id is None:
-        raise ValueError("pad_token_id=None in the config: it must be an id to replace ignored labels")
-    start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
-    shifted = torch.cat([start, labels[:, :-1]], dim=1)
-    return shifted.masked_fill(shifted == -100, pad_token_id)
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -109,45 +79,6 @@ class VaswaniSinusoidalPositionalEmbedding(nn.Module):
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         return sinusoids(position_ids, self.d_model)
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V, Eq. 1 of section 3.2.1.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Supplies `training`, and d_k where `scaling` is None.
-    query, key : Tensor of shape (B, H, T, d_k) and (B, H, S, d_k)
-    value : Tensor of shape (B, H, S, d_v)
-    attention_mask : Tensor broadcastable to (B, H, T, S), or None
-        Added to the scores: 0 where attention is legal, the lowest float where not.
-    scaling : float, default=None
-        None means 1 / sqrt(d_k).
-    dropout : float, default=0.0
-        Probability of dropping a weight.
-
-    Returns
-    -------
-    output : Tensor of shape (B, T, H, d_v)
-    weights : Tensor of shape (B, H, T, S)
-    """
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
 class VaswaniAttention(nn.Module):
@@ -307,7 +238,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         return self._add_and_norm(self.final_layer_norm, hidden_states, self._feed_forward(hidden_states))
 
 
-class VaswaniPreTrainedModel(PreTrainedModel):
+class VaswaniPreTrainedModel(TranslatorPreTrainedModel):
     """The base of all models here: the capabilities that transformers asks about, and the initialization.
 
     Notes
@@ -329,8 +260,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     by itself, with a bound up to 1.4 times as wide.
     """
 
-    config: VaswaniConfig
-    base_model_prefix = "model"
+    config: VaswaniConfig  # ty: ignore[incompatible-mutable-override]  transformers reads the class from here
     supports_gradient_checkpointing = True
     _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]  # where a model is spread over devices
     _supports_flash_attn = True
@@ -359,16 +289,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         elif isinstance(module, VaswaniForConditionalGeneration):
             init.normal_(module.lm_head.weight, std=self.config.d_model**-0.5)
 
-    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize as transformers does; where the config unties the embeddings, each keeps its own values."""
-        model = self.base_model
-        shared, decoder_embeddings = model.shared, model.decoder.embed_tokens
-        resized = super()._resize_token_embeddings(*args, **kwargs)
-        if not self.config.tie_word_embeddings:
-            model.shared = self._get_resized_embeddings(shared, *args, **kwargs)
-            model.decoder.embed_tokens = self._get_resized_embeddings(decoder_embeddings, *args, **kwargs)
-        return resized
-
 
 def _init_as_one_matrix(*projections: nn.Linear) -> None:
     """Glorot-initialize projections of one input as the single fused matrix that the original code had."""
@@ -392,17 +312,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
     def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Look up (B, T) ids unless (B, T, D) embeddings are given, and scale them: section 3.4."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                "exactly one of input_ids and inputs_embeds must be given to the encoder, and exactly one of "
-                "decoder_input_ids and decoder_inputs_embeds (or labels) to the decoder"
-            )
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-            if self.config.pad_token_id is not None:
-                # The decoder's start is a zero vector, even if the softmax's row for <pad> is not.
-                inputs_embeds = inputs_embeds.masked_fill((input_ids == self.config.pad_token_id)[..., None], 0)
-        return inputs_embeds * math.sqrt(self.config.d_model)
+        return self.embed_ids(input_ids, inputs_embeds) * math.sqrt(self.config.d_model)
 
     def add_positions(self, inputs_embeds: torch.Tensor, past_length: int | torch.Tensor = 0) -> torch.Tensor:
         """Add positions to (B, T, D) scaled embeddings: sections 3.5 and 5.4."""
@@ -516,10 +426,9 @@ class VaswaniDecoder(VaswaniStack):
         )
 
 
-class VaswaniModel(VaswaniPreTrainedModel):
+class VaswaniModel(VaswaniPreTrainedModel, TranslatorModel):
     """Encoder and decoder without the pre-softmax projection: Figure 1 up to "Linear"."""
 
-    _auto_class = "AutoModel"
     _tied_weights_keys = {
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
@@ -532,82 +441,15 @@ class VaswaniModel(VaswaniPreTrainedModel):
         self.decoder = VaswaniDecoder(config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the source embedding, which is the shared matrix unless the config unties it."""
-        return self.encoder.embed_tokens
-
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Make `value` the embedding of both stacks."""
-        self.shared = self.encoder.embed_tokens = self.decoder.embed_tokens = value
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: tuple[torch.Tensor] | BaseModelOutput | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqModelOutput:
-        """Encode the source unless `encoder_outputs` are given, then decode.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of shape (B, S)
-            Source ids and 1 for each real token.
-        decoder_input_ids, decoder_attention_mask : Tensor of shape (B, T)
-            Target ids shifted right, and 1 for each real token; T = 1 when decoding from a cache.
-        encoder_outputs : BaseModelOutput or tuple
-            Whose first element is the encoder's (B, S, D) output.
-        past_key_values : EncoderDecoderCache
-            Keys and values of earlier steps.
-        inputs_embeds, decoder_inputs_embeds : Tensor of shape (B, S, D) and (B, T, D)
-            In place of ids, not yet scaled by sqrt(d_model).
-        use_cache : bool
-            Whether to return `past_key_values`.
-
-        Returns
-        -------
-        Seq2SeqModelOutput
-            `last_hidden_state` of shape (B, T, D), and whatever else was asked for.
-        """
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
+        """Make `value` the embedding of both stacks, and the shared matrix."""
+        super().set_input_embeddings(value)
+        self.shared = value
 
 
-class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationMixin):
+class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForConditionalGeneration):
     """The Transformer with its pre-softmax projection, the same matrix as both embeddings: section 3.4."""
 
-    _auto_class = "AutoModelForSeq2SeqLM"
     _tied_weights_keys = {
         "lm_head.weight": "model.shared.weight",
         "model.encoder.embed_tokens.weight": "model.shared.weight",
@@ -615,89 +457,8 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, VaswaniGenerationM
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config)
-        self.model = VaswaniModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        # The row of <pad> is zero and stays zero, so its logit is 0, which may well be the highest: rule <pad> out.
-        if config.pad_token_id is not None:
-            self.generation_config.suppress_tokens = [config.pad_token_id]
-        # transformers rebuilds a generation config that it believes derived from the model's, and would drop our
-        # fields.
-        self.generation_config._from_model_config = False
+        super().__init__(config, VaswaniModel(config))
         self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: tuple[torch.Tensor] | BaseModelOutput | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqLMOutput:
-        """Return logits and, where `labels` are given, the cross-entropy; the other arguments are `VaswaniModel`'s.
-
-        Parameters
-        ----------
-        labels : Tensor of shape (B, T)
-            Target ids, -100 where ignored. They become the decoder's input, shifted right, unless that is given too.
-        **kwargs
-            With `num_items_in_batch` the loss is the sum over target tokens divided by it (what Trainer sends for
-            gradient accumulation), otherwise the mean. The loss is not smoothed: that is the training loop's choice.
-
-        Returns
-        -------
-        Seq2SeqLMOutput
-            `logits` of shape (B, T, V), `loss` a scalar, and whatever else was asked for.
-        """
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs: Seq2SeqModelOutput = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            # Given `labels` alone, transformers' loss for this class name would shift them: they are in place already.
-            loss = self.loss_function(
-                logits=logits,
-                labels=labels,
-                vocab_size=self.config.vocab_size,
-                shift_labels=labels.contiguous(),
-                **kwargs,
-            )
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
-
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Shift (B, T) labels right; called by transformers' `DataCollatorForSeq2Seq`."""
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
         """Return an `IncrementalState`, where it gives the logits that the model's own methods would give."""

@@ -17,13 +17,13 @@ from .generation_vaswani import length_arguments
 def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
     """Say in half a sentence why a tokenizer cannot be that of a model, or return None.
 
-    Models of other kinds may have more rows than their tokenizer has types, but not fewer.
+    Models that are not ours may have more rows than their tokenizer has types, but not fewer.
     """
     rows, types = model.config.vocab_size, 0 if tokenizer is None else len(tokenizer)
     if tokenizer is None or (tokenizer.eos_token_id is None and types < rows):
         # transformers makes an empty one where a folder has none
         return "has no tokenizer: it must hold a tokenizer.json beside the model"
-    if types > rows or (types < rows and model.config.model_type == "vaswani"):
+    if types > rows or (types < rows and hasattr(model, "decoder_state")):
         return f"has a vocabulary of {rows:,} types but a tokenizer of {types:,}: both must be equal"
     return None
 
