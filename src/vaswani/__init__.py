@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
 from transformers.models.auto import modeling_auto
 
 from .models.configuration_vaswani import VaswaniConfig
+from .models.modeling_recurrent import RecurrentConfig, RecurrentForConditionalGeneration, RecurrentModel
 from .models.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
 from .models.pipeline_vaswani import TranslationPipeline
 
@@ -15,7 +16,10 @@ from .models.pipeline_vaswani import TranslationPipeline
 __version__ = "0.1.0"
 
 # Config, base model and model of each kind.
-MODELS = ((VaswaniConfig, VaswaniModel, VaswaniForConditionalGeneration),)
+MODELS = (
+    (VaswaniConfig, VaswaniModel, VaswaniForConditionalGeneration),
+    (RecurrentConfig, RecurrentModel, RecurrentForConditionalGeneration),
+)
 MODEL_TYPES = tuple(config.model_type for config, *_ in MODELS)
 
 
@@ -49,4 +53,13 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["TranslationPipeline", "VaswaniConfig", "VaswaniForConditionalGeneration", "VaswaniModel", "__version__"]
+__all__ = [
+    "RecurrentConfig",
+    "RecurrentForConditionalGeneration",
+    "RecurrentModel",
+    "TranslationPipeline",
+    "VaswaniConfig",
+    "VaswaniForConditionalGeneration",
+    "VaswaniModel",
+    "__version__",
+]
