@@ -175,6 +175,11 @@ class OptimizationSettings:
     adam_beta1: Annotated[float, FRACTION] = _setting("Adam's first decay (section 5.3).", default=0.9)
     adam_beta2: Annotated[float, FRACTION] = _setting("Adam's second decay (section 5.3).", default=0.98)
     adam_epsilon: Annotated[float, ABOVE_0] = _setting("Adam's epsilon (section 5.3).", default=1e-9)
+    max_grad_norm: Annotated[float | None, ABOVE_0] = _setting(
+        "Shrink an update's gradient to this norm if its own is larger; none means never, as in the paper. Recurrent "
+        "models need it (Sutskever et al. 2014: 5).",
+        default=None,
+    )
     label_smoothing: Annotated[float, FRACTION] = _setting(
         "Mass taken from the target and spread over the rest (5.4).", default=0.1
     )

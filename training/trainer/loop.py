@@ -226,6 +226,10 @@ class TrainingLoop:
         votes = torch.tensor([float(wants_stop), float(wants_save)], device=device)
         totals = accelerator.reduce(torch.cat([sums, votes]))
         result = UpdateResult(*torch.cat([totals, norm.reshape(1)]).tolist())
+        if self.optimization.max_grad_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(
+                self.checkpoints.trained.parameters(), self.optimization.max_grad_norm, norm
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # With fp16 the scaler must see every update: it skips by itself, and adapts its scale.

@@ -48,6 +48,7 @@ LIMITS = {
     "warmup_steps": (0, 1),
     "learning_rate_factor": (0.0, 1e-9),
     "adam_epsilon": (0.0, 1e-30),
+    "max_grad_norm": (0.0, 0.1),
     "logging_steps": (0, 1),
     "eval_steps": (-1, 0),
     "save_steps": (-1, 0),

@@ -85,11 +85,11 @@ def test_the_training_text_is_named_without_the_paths_of_a_machine(published, gi
 
 def test_the_text_has_the_runs_settings_counts_and_results(published, evaluation):
     given = {"max_steps": 77, "max_tokens_per_batch": 2222, "adam_beta1": 0.81, "adam_beta2": 0.92, "warmup_steps": 33}
-    _, _, text = published(**given, adam_epsilon=1e-7, label_smoothing=0.15, learning_rate_factor=0.7)
+    _, _, text = published(**given, adam_epsilon=1e-7, label_smoothing=0.15, learning_rate_factor=0.7, max_grad_norm=4)
     for line in (
         "| updates | 77 |",
         "at most 2222 |",
-        "| optimizer | Adam, beta1 0.81, beta2 0.92, epsilon 1e-07 |",
+        "| optimizer | Adam, beta1 0.81, beta2 0.92, epsilon 1e-07; gradients of at most norm 4.0 |",
         "| learning rate | 0.7 x Eq. 3, 33 warm-up updates |",
         "| label smoothing | 0.15 |",
         "1,234 kept, 5 empty, 6 too long, 7 unbalanced",

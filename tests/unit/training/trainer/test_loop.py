@@ -246,6 +246,24 @@ def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
     assert [row["learning_rate"] for row in rows(loop)] == rates
 
 
+def test_a_long_gradient_is_shrunk_and_a_short_one_is_not(make_loop):
+    """Adam's first moment of the first update is a tenth of the gradient."""
+
+    def first_moment(limit: float | None) -> tuple[torch.Tensor, float]:
+        torch.manual_seed(1)
+        loop = make_loop(overwrite_output_dir=True, **({} if limit is None else {"max_grad_norm": limit}))
+        result = loop.optimize(next(loop.updates()), 0.0, wants_stop=False, wants_save=False)
+        moments = [state["exp_avg"].flatten() for state in loop.optimizer.optimizer.state.values()]
+        return torch.cat(moments) / 0.1, result.gradient_norm
+
+    whole, norm = first_moment(None)
+    assert whole.norm().item() == pytest.approx(norm, rel=1e-4)
+    shrunk, reported = first_moment(norm / 3)
+    assert reported == pytest.approx(norm, rel=1e-4)
+    assert torch.allclose(shrunk, whole / 3, rtol=1e-3, atol=1e-7)
+    assert torch.allclose(first_moment(2 * norm)[0], whole, rtol=1e-3, atol=1e-7)
+
+
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_without_smoothing_the_loss_is_the_likelihood(make_loop, label_smoothing):
     loop = make_loop(label_smoothing=label_smoothing, max_steps=2)
