@@ -19,11 +19,13 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
-from training.recipe import NAMES, describe_unknown, names_of
+from training.recipe import names_of
+from training.tables.flags import check_run_flags, flags_of_a_length
 from training.tables.layout import align
 from training.tables.records import Description, describe_row, measure
 from training.tables.report import tables, write_report
-from training.tables.rows import ROWS, Row, choose_rows, write_config
+from training.tables.rows import ROWS, Row, choose_rows
+from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.trainer.model import load_config
 from training.trainer.run_directory import make_output_dir, own
@@ -68,7 +70,7 @@ def fill_table(
     for row, run in zip(rows, runs, strict=True):
         run.check()
         if options.scale != 1:
-            write_config(row, options.scale, Path(run.settings.model.config_name))
+            write_scaled_config(row.folder, row.config, options.scale, Path(run.settings.model.config_name))
         load_config(run.settings.model.config_name)
     disable_progress_bar()
     first = runs[0].settings  # all rows find its vocabulary and pairs in the cache
@@ -112,11 +114,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     options, flags = parser.parse_known_args(arguments)
     if options.json and not options.list:
         raise UserError("--json says how --list prints the rows: give both")
-    for name in names_of(flags):
-        if name not in NAMES:
-            raise UserError(describe_unknown("flag", f"--{name}", [*vars(options), *NAMES]))
-        if name in SET_BY_THE_TABLE:
-            raise UserError(f"--{name} is no flag of the whole table: {SET_BY_THE_TABLE[name]}")
+    check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
     return options, flags
 
 
@@ -141,10 +139,7 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
                 f"max_tokens_per_batch={base.optimization.max_tokens_per_batch:,}"
             )
         steps = steps * recipe.optimization.max_steps // base.optimization.max_steps
-        ours.append(f"--max_steps={steps}")
-        for name in ("logging_steps", "save_steps"):  # often enough that a short run shows progress and can resume
-            if name not in names_of(flags):
-                ours.append(f"--{name}={min(recipe.values()[name], max(1, steps // 20))}")
+        ours += flags_of_a_length(steps, recipe, names_of(flags))
     arguments = [*row.arguments(), *ours, *flags]
     return Run(row.name, arguments, row.settings(*ours, *flags), cost=0.0)
 

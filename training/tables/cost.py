@@ -4,8 +4,11 @@ import copy
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForSeq2SeqLM
 
-from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+import vaswani  # noqa: F401  registers its models
+from vaswani.models.configuration_vaswani import TranslatorConfig
+from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 # Table 2: 8 P100s, "sustained single-precision floating-point capacity" of 9.5 TFLOP/s each (its footnote).
@@ -14,21 +17,21 @@ PAPERS_GPUS, PAPERS_FLOPS_PER_GPU = 8, 9.5e12
 LENGTH = 28
 
 
-def on_paper(config: VaswaniConfig, vocab_size: int | None = None) -> VaswaniForConditionalGeneration:
+def on_paper(config: TranslatorConfig, vocab_size: int | None = None) -> TranslatorForConditionalGeneration:
     """Return a model on the meta device: shapes without memory."""
     config = copy.deepcopy(config)
     config.vocab_size = vocab_size or config.vocab_size
     config.pad_token_id = config.decoder_start_token_id = config.vocab_size - 1
     with torch.device("meta"):
-        return VaswaniForConditionalGeneration(config)
+        return AutoModelForSeq2SeqLM.from_config(config)
 
 
-def count_parameters(config: VaswaniConfig, vocab_size: int | None = None) -> int:
+def count_parameters(config: TranslatorConfig, vocab_size: int | None = None) -> int:
     """Return the number of parameters, shared ones once.
 
     Parameters
     ----------
-    config : VaswaniConfig
+    config : TranslatorConfig
     vocab_size : int, optional
         Rows of the embedding, instead of the config's. The original code had 40,960 for EN-DE, which give the counts
         that Table 3 prints.
@@ -36,7 +39,7 @@ def count_parameters(config: VaswaniConfig, vocab_size: int | None = None) -> in
     return on_paper(config, vocab_size).num_parameters()
 
 
-def flops_per_target_token(config: VaswaniConfig, length: int = LENGTH) -> float:
+def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> float:
     """Return the operations of the forward and backward pass for one target token and one source token.
 
     Matrix products are counted, those of attention too, at 2 operations for a multiplication and addition, in a pair

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
-from training.tables.rows import ROWS, Row, scale_config
+from training.tables.rows import ROWS, Row
+from training.tables.scaling import scale_config
 from training.tables.sweep import Run, read_metrics
 
 

@@ -1,8 +1,6 @@
-"""The rows of Table 3: the paper's figures, and config and recipe here; scaling makes all models smaller."""
+"""The rows of Table 3: the paper's figures, and config and recipe here."""
 
-import json
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 from transformers import AutoConfig
@@ -116,53 +114,3 @@ def choose_rows(names: str) -> list[Row]:
     if not wanted:
         raise UserError("rows must name at least one row, such as base,A-h1, or be 'all'")
     return [row for row in ROWS.values() if row.name in wanted]
-
-
-def scale_config(config: VaswaniConfig, scale: float) -> VaswaniConfig:
-    """Make a model of Table 3 smaller, so that all rows keep their ratios.
-
-    Every width (d_model, d_ff, d_k, d_v) is multiplied by `scale`; the number of heads stays. Layers are halved at
-    any scale below 1: 1, 2, 3, 4 are the smallest whole numbers in the ratio of 2, 4, 6, 8.
-
-    Parameters
-    ----------
-    config : VaswaniConfig
-    scale : float
-        A multiple of 1/16, since Table 3's smallest width is 16; at most 1.
-
-    Raises
-    ------
-    UserError
-        If `scale` is another number.
-    """
-    if not 0 < scale <= 1 or Fraction(scale) * 16 % 1:
-        raise UserError(
-            f"scale={scale:g} must be a multiple of 1/16 = 0.0625 and at most 1, so that widths stay whole"
-        )
-    fields = config.to_diff_dict()
-    for name in ("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "head_dim", "v_head_dim"):
-        if getattr(config, name) is not None:
-            fields[name] = int(getattr(config, name) * Fraction(scale))
-    if scale < 1:
-        fields |= {name: getattr(config, name) // 2 for name in ("encoder_layers", "decoder_layers")}
-    return VaswaniConfig(**fields)
-
-
-def write_config(row: Row, scale: float, folder: Path) -> None:
-    """Write the scaled config of a row, and its generation config, into a folder that run.py can train from.
-
-    Raises
-    ------
-    UserError
-        If the folder holds the row at another scale, which may have been trained.
-    """
-    declared = json.loads((row.folder / "config.json").read_text(encoding="utf-8"))
-    scaled = scale_config(row.config, scale)
-    fields = {name: getattr(scaled, name, value) for name, value in declared.items()}
-    decoding = (row.folder / "generation_config.json").read_text(encoding="utf-8")
-    path, text = folder / "config.json", json.dumps(fields, indent=2) + "\n"
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise UserError(f"{folder} holds the row at another scale than {scale:g}: choose another output_dir")
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    (folder / "generation_config.json").write_text(decoding, encoding="utf-8")

@@ -2,7 +2,8 @@ from dataclasses import asdict
 
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.records import Differences, Measurement, describe_row, differences_to_base, measure, report_rows
-from training.tables.rows import ROWS, scale_config
+from training.tables.rows import ROWS
+from training.tables.scaling import scale_config
 
 
 def test_a_description_holds_the_config_the_recipe_and_the_papers_figures(planned_run):

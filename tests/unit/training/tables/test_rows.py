@@ -1,10 +1,7 @@
 import json
 
-import pytest
-
 from training.settings import ROOT
-from training.tables.rows import ROWS, SERIES, choose_rows, scale_config, write_config
-from vaswani.errors import UserError
+from training.tables.rows import ROWS, SERIES, choose_rows
 
 
 # Of every row, all that its config has other than base's.
@@ -95,40 +92,3 @@ def test_rows_stand_in_the_order_of_the_table():
     assert [row.name for row in choose_rows(" big, base")] == ["base", "big"]
     assert len(choose_rows("all")) == len(ROWS) == 20
     assert all((ROOT / "training" / "recipes" / f"{row.config_name}.toml").exists() for row in choose_rows("all"))
-
-
-@pytest.mark.parametrize("scale", [1 / 16, 1 / 8, 3 / 16, 1 / 4, 1 / 2])
-def test_scaled_rows_keep_their_ratios(scale, tmp_path):
-    base, small_base = ROWS["base"].config, scale_config(ROWS["base"].config, scale)
-    for row in ROWS.values():
-        config, small = row.config, scale_config(row.config, scale)
-        for name in ("d_model", "encoder_ffn_dim", "head_dim", "encoder_layers", "encoder_attention_heads"):
-            # a / b = c / d, without division
-            assert getattr(small, name) * getattr(base, name) == getattr(config, name) * getattr(small_base, name)
-        assert (small.v_head_dim or small.head_dim) == (config.v_head_dim or config.head_dim) * scale
-        assert small.decoder_layers * 2 == config.decoder_layers
-        assert (small.dropout, small.position_embedding_type) == (config.dropout, config.position_embedding_type)
-        write_config(row, scale, tmp_path / row.name)
-        written = json.loads((tmp_path / row.name / "config.json").read_text())
-        assert written.keys() == declared(row.name).keys()
-        assert {name: getattr(small, name) for name in written if hasattr(small, name)} == written
-
-
-def test_a_row_at_another_scale_is_not_written_over(tmp_path):
-    write_config(ROWS["base"], 0.25, tmp_path)
-    written = (tmp_path / "config.json").read_text()
-    write_config(ROWS["base"], 0.25, tmp_path)
-    with pytest.raises(UserError, match=r"holds the row at another scale than 0\.5: choose another output_dir"):
-        write_config(ROWS["base"], 0.5, tmp_path)
-    assert (tmp_path / "config.json").read_text() == written
-
-
-def test_at_scale_1_nothing_changes():
-    for row in ROWS.values():
-        assert scale_config(row.config, 1).to_diff_dict() == row.config.to_diff_dict()
-
-
-@pytest.mark.parametrize("scale", [0, -0.5, 0.3, 2, 1.5])
-def test_other_scales_are_refused(scale):
-    with pytest.raises(UserError, match=rf"scale={scale} must be a multiple of 1/16"):
-        scale_config(ROWS["base"].config, scale)

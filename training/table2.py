@@ -1,0 +1,169 @@
+"""Table 2 of the paper, at equal cost: train the Transformer and what it replaced, and compare them.
+
+  python training/table2.py --list
+  python training/table2.py --output_dir runs/table2
+  python training/table2.py --scale 0.5 --flops 1e14 --seeds 2017,2018 --jobs 2 ...    (in full in docs/table2.md)
+
+Every system gets the same training FLOPs (or target tokens, or minutes), text, vocabulary, loop and search for
+translations, and the same small search for its learning rate. Every flag of run.py may follow and holds for all runs.
+After an interruption, the same command resumes. table2.md, table2.csv and table2.png are rewritten after every run.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar
+
+from training.data.preparation import prepare
+from training.tables.flags import check_run_flags
+from training.tables.layout import align
+from training.tables.scaling import write_scaled_config
+from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.tables.systems.catalogue import SYSTEMS, choose_systems
+from training.tables.systems.plan import Plan, perplexity
+from training.tables.systems.records import collect
+from training.tables.systems.report import list_plan, write_report
+from training.tables.systems.translations import Decoding, decode
+from training.trainer.run_directory import make_output_dir, own
+from vaswani.cli import Parser
+from vaswani.errors import UserError
+from vaswani.scoring.references import EvaluationSet
+
+
+# Flags of run.py that the table sets itself, and why.
+SET_BY_THE_TABLE = {
+    "config_name": "each system has its own",
+    "seed": "--seeds has them all",
+    "learning_rate_factor": "--learning_rate_factors has those that each system tries",
+    "average_checkpoints": "each system's recipe says it",
+    "save_total_limit": "it follows from average_checkpoints",
+    "resume_from_checkpoint": "the same command resumes",
+    "overwrite_output_dir": "the same command resumes",
+    "model_name_or_path": "its systems begin with new weights",
+    "max_steps": "it follows from --flops, --target_tokens or --minutes",
+}
+
+
+def main(arguments: list[str]) -> None:
+    """List the systems, or train them, translate with them and write the table."""
+    options, flags = parse(arguments)
+    plan = Plan(choose_systems(options.systems), options, flags)
+    if options.list:
+        print(list_plan(plan, align))
+        return
+    check_jobs(options.jobs)
+    with own(make_output_dir(options.output_dir)):
+        compare_systems(plan, shlex.join(["python", "training/table2.py", *arguments]))
+    print((options.output_dir / "table2.md").read_text(encoding="utf-8"))
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read our flags; return the others, which are those of run.py.
+
+    Raises
+    ------
+    UserError
+        If one of those is unknown or set by the table, or a value of ours is not allowed.
+    """
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--systems", default="all", help=f"names with commas between, or 'all': {', '.join(SYSTEMS)}")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--flops", type=float, help="training FLOPs of each system (default: those of base's recipe)")
+    budget.add_argument("--target_tokens", type=int, help="target tokens of each system, instead")
+    budget.add_argument("--minutes", type=float, help="minutes of training of each system, instead, as each is timed")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="make all models smaller: a multiple of 1/16, at most 1"
+    )
+    parser.add_argument("--seeds", default="2017", help="one run each, with commas between")
+    parser.add_argument(
+        "--learning_rate_factors", default="0.5,1,2", help="each system tries these; one alone means no search"
+    )
+    parser.add_argument(
+        "--search_share", type=float, default=0.1, help="share of its updates for which a system tries each factor"
+    )
+    parser.add_argument("--jobs", type=int, default=default_jobs(), help="runs at a time (default: one a GPU, or one)")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/table2"), help="a folder a run, and the table")
+    parser.add_argument("--list", action="store_true", help="print the systems and their cost, and train nothing")
+    options, flags = parser.parse_known_args(arguments)
+    for name, kind in (("seeds", int), ("learning_rate_factors", float)):
+        setattr(options, name, numbers(name, getattr(options, name), kind))
+    for name in ("flops", "target_tokens", "minutes", "search_share"):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise UserError(f"{name}={value:g} must be above 0")
+    if options.search_share > 1:
+        raise UserError(f"search_share={options.search_share:g} must be at most 1")
+    check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
+    return options, flags
+
+
+def numbers(name: str, text: str, kind: type) -> list:
+    """Read numbers with commas between.
+
+    Raises
+    ------
+    UserError
+        If there is none, or one is no such number.
+    """
+    try:
+        found = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UserError(f"{name}={text!r} must be numbers with commas between") from error
+    if not found:
+        raise UserError(f"{name}={text!r} must hold at least one number")
+    return list(dict.fromkeys(found))
+
+
+def compare_systems(plan: Plan, command: str) -> None:
+    """Train what is not finished, and write the table after each final run."""
+    options = plan.options
+    if options.scale != 1:
+        for entry in plan.entries:
+            system = entry.system
+            write_scaled_config(system.folder, system.config, options.scale, plan.config_folder(system))
+    disable_progress_bar()
+    settings = plan.entries[0].system.settings(*plan.flags)
+    prepared = prepare(settings.data, settings.model, options.output_dir)
+    split = "test" if "test" in prepared.text else "validation"
+    sides = ([sentence or "" for sentence in prepared.text[split][side]] for side in ("source", "target"))
+    text = EvaluationSet(split, split, *sides)
+
+    train(plan.runs_to_time(), options.jobs)
+    if options.minutes is not None:
+        plan.set_steps(plan.runs_to_time())
+    train(plan.plan_search(), options.jobs)
+    plan.choose()
+    runs = plan.plan_runs()
+    decodings: dict[str, Decoding] = {}
+
+    def tell() -> None:
+        table = collect(plan, text, decodings, settings.data.target_lang)
+        write_report(plan, table, text, options.output_dir, command)
+
+    tell()
+    train(runs, options.jobs)
+    for run in runs:  # one after another, so that each is timed with the whole machine
+        decodings[run.name] = decode(run, text)
+        tell()
+
+
+def train(runs: list[Run], jobs: int) -> None:
+    """Train what is not finished of these runs, and say what each reached."""
+    for run in runs:
+        run.check()
+
+    def say(run: Run) -> None:
+        if run.is_finished:
+            print(f"\n{run.name}: perplexity {perplexity(run):.2f} on validation", flush=True)
+
+    if runs:
+        run_all(runs, jobs, say)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

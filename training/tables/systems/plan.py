@@ -1,0 +1,186 @@
+"""How Table 2's systems are compared: the same cost for each, and the same small search for its learning rate."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.recipe import names_of
+from training.tables.cost import count_parameters, flops_per_target_token
+from training.tables.flags import flags_of_a_length
+from training.tables.scaling import scale_config
+from training.tables.sweep import Run, read_metrics
+from training.tables.systems.catalogue import BASELINE, SYSTEMS, System
+from vaswani.errors import UserError
+
+
+UPDATES_TO_TIME = 30
+
+
+@dataclass
+class Entry:
+    """A system in the comparison: what its model costs, and what was chosen for it.
+
+    Attributes
+    ----------
+    parameters : int
+    flops_per_target_token : float
+    steps : int or None
+        Updates of a final run; None until its speed is known, where the budget is a time.
+    factor : float or None
+        The learning rate's factor that the search chose; None before.
+    search : list of Run
+        One for each factor that is tried.
+    runs : list of Run
+        The final ones, one for each seed.
+    """
+
+    system: System
+    parameters: int
+    flops_per_target_token: float
+    tokens_per_update: int
+    steps: int | None = None
+    factor: float | None = None
+    search: list[Run] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+
+    def flops(self, steps: int) -> float:
+        """Return the operations of so many updates."""
+        return steps * self.tokens_per_update * self.flops_per_target_token
+
+
+class Plan:
+    """All runs of the comparison, made as soon as what they depend on is known.
+
+    Parameters
+    ----------
+    systems : sequence of System
+    options : argparse.Namespace
+        The flags of table2.py.
+    flags : list of str
+        The flags of run.py for all runs.
+    """
+
+    def __init__(self, systems: Sequence[System], options: argparse.Namespace, flags: list[str]):
+        self.options, self.flags = options, flags
+        self.entries = [self._entry(system) for system in systems]
+        for entry in self.entries:
+            entry.steps = self._steps(entry)
+
+    def _entry(self, system: System) -> Entry:
+        settings = system.settings(*self.flags)
+        config = scale_config(system.config, self.options.scale)
+        config.vocab_size = settings.model.vocab_size
+        return Entry(
+            system,
+            count_parameters(config),
+            flops_per_target_token(config),
+            settings.optimization.max_tokens_per_batch,
+        )
+
+    def _steps(self, entry: Entry) -> int | None:
+        """Return the updates that the budget pays for; None if it is a time."""
+        options = self.options
+        if options.minutes is not None:
+            return None
+        if options.target_tokens is not None:
+            text, steps = f"target_tokens={options.target_tokens}", options.target_tokens // entry.tokens_per_update
+        else:
+            flops = self.budget_in_flops()
+            text, steps = f"flops={flops:g}", int(flops / entry.flops(1))
+        if steps < 1:
+            raise UserError(
+                f"{text} does not suffice for one update of {entry.system.name!r}, which has "
+                f"{entry.tokens_per_update:,} target tokens and costs {entry.flops(1):.2g} FLOPs"
+            )
+        return steps
+
+    def budget_in_flops(self) -> float:
+        """Return the training FLOPs of each system: those given, or those of the Transformer's recipe."""
+        if self.options.flops is not None:
+            return self.options.flops
+        baseline = self._entry(SYSTEMS[BASELINE])
+        return baseline.flops(SYSTEMS[BASELINE].settings(*self.flags).optimization.max_steps)
+
+    def runs_to_time(self) -> list[Run]:
+        """Return a short run of each system, by which its speed is found, where the budget is a time."""
+        if self.options.minutes is None:
+            return []
+        return [self._run(entry, "speed", UPDATES_TO_TIME, ["--max_eval_samples=10"]) for entry in self.entries]
+
+    def set_steps(self, timed: Sequence[Run]) -> None:
+        """Turn the budget of minutes into updates, by the speed of the runs that were timed.
+
+        Raises
+        ------
+        UserError
+            If the time does not suffice for one update of a system.
+        """
+        for entry, run in zip(self.entries, timed, strict=False):
+            rate = max(row["target_tokens_per_second"] for row in logged(run))
+            entry.steps = int(self.options.minutes * 60 * rate / entry.tokens_per_update)
+            if entry.steps < 1:
+                raise UserError(
+                    f"minutes={self.options.minutes:g} does not suffice for one update of {entry.system.name!r}, "
+                    f"which trains on {rate:.0f} target tokens a second"
+                )
+
+    def plan_search(self) -> list[Run]:
+        """Make the runs that try each factor of the learning rate; none where there is but one."""
+        factors = self.options.learning_rate_factors
+        for entry in self.entries if len(factors) > 1 else []:
+            assert entry.steps is not None
+            steps = max(1, int(self.options.search_share * entry.steps))
+            names = {factor: f"search-{factor:g}" for factor in factors}
+            entry.search = [
+                self._run(entry, name, steps, [f"--learning_rate_factor={factor}", *SEARCH_FLAGS])
+                for factor, name in names.items()
+            ]
+        return [run for entry in self.entries for run in entry.search]
+
+    def choose(self) -> None:
+        """Choose for each system the factor with the lowest perplexity on validation."""
+        factors = self.options.learning_rate_factors
+        for entry in self.entries:
+            tried = [perplexity(run) for run in entry.search]
+            entry.factor = factors[tried.index(min(tried))] if tried else factors[0]
+
+    def plan_runs(self) -> list[Run]:
+        """Make the final runs, a system's after one another."""
+        for entry in self.entries:
+            assert entry.steps is not None
+            given = [] if "eval_steps" in names_of(self.flags) else [f"--eval_steps={max(1, entry.steps // 5)}"]
+            given.append(f"--learning_rate_factor={entry.factor}")
+            entry.runs = [
+                self._run(entry, str(seed), entry.steps, [f"--seed={seed}", *given]) for seed in self.options.seeds
+            ]
+        return [run for entry in self.entries for run in entry.runs]
+
+    def config_folder(self, system: System) -> Path:
+        """Return where the scaled config of a system is written."""
+        return self.options.output_dir / "configs" / system.name
+
+    def _run(self, entry: Entry, name: str, steps: int, flags: list[str]) -> Run:
+        system, recipe = entry.system, entry.system.settings(*self.flags)
+        ours = [f"--output_dir={self.options.output_dir / f'{system.name}-{name}'}", "--save_total_limit=5"]
+        if self.options.scale != 1:
+            ours.append(f"--config_name={self.config_folder(system)}")
+        ours += flags_of_a_length(steps, recipe, names_of(self.flags))
+        saved = -(-steps // max(1, steps // 20))
+        ours += [f"--average_checkpoints={min(recipe.run.average_checkpoints, saved)}", *flags]
+        arguments = [*system.arguments(), *self.flags, *ours]
+        return Run(f"{system.name}-{name}", arguments, system.settings(*self.flags, *ours), cost=entry.flops(steps))
+
+
+# The search needs the perplexity of validation only: translations, which cost more, are few.
+SEARCH_FLAGS = ["--max_eval_samples=300", "--eval_steps=0"]
+
+
+def logged(run: Run) -> list[dict]:
+    """Return the rows that a run logged on its way."""
+    return [row for row in read_metrics(run.directory) if "target_tokens_per_second" in row]
+
+
+def perplexity(run: Run) -> float:
+    """Return a finished run's last perplexity on validation."""
+    return [row for row in read_metrics(run.directory) if row.get("split") == "validation"][-1]["perplexity"]
