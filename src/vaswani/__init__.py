@@ -8,6 +8,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
 from transformers.models.auto import modeling_auto
 
 from .models.configuration_vaswani import VaswaniConfig
+from .models.modeling_convolutional import (
+    ConvolutionalConfig,
+    ConvolutionalForConditionalGeneration,
+    ConvolutionalModel,
+)
 from .models.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
 from .models.pipeline_vaswani import TranslationPipeline
 
@@ -15,7 +20,10 @@ from .models.pipeline_vaswani import TranslationPipeline
 __version__ = "0.1.0"
 
 # Config, base model and model of each kind.
-MODELS = ((VaswaniConfig, VaswaniModel, VaswaniForConditionalGeneration),)
+MODELS = (
+    (VaswaniConfig, VaswaniModel, VaswaniForConditionalGeneration),
+    (ConvolutionalConfig, ConvolutionalModel, ConvolutionalForConditionalGeneration),
+)
 MODEL_TYPES = tuple(config.model_type for config, *_ in MODELS)
 
 
@@ -49,4 +57,13 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["TranslationPipeline", "VaswaniConfig", "VaswaniForConditionalGeneration", "VaswaniModel", "__version__"]
+__all__ = [
+    "ConvolutionalConfig",
+    "ConvolutionalForConditionalGeneration",
+    "ConvolutionalModel",
+    "TranslationPipeline",
+    "VaswaniConfig",
+    "VaswaniForConditionalGeneration",
+    "VaswaniModel",
+    "__version__",
+]
