@@ -26,7 +26,7 @@ def small_model(**overrides) -> ConvolutionalForConditionalGeneration:
     """Return a model with gains and biases that show a lost or swapped one: they begin as norms and zeros."""
     model = ConvolutionalForConditionalGeneration(small_config(**overrides)).eval()
     for name, parameter in model.named_parameters():
-        if name.endswith("weight_g"):
+        if name.endswith("gain"):
             parameter.mul_(1 + 0.3 * torch.randn_like(parameter))
         elif "embed" in name:
             parameter.mul_(5)  # or positions and tokens would hardly count beside the biases

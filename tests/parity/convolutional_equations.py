@@ -14,7 +14,7 @@ Weights = dict[str, np.ndarray]
 
 def linear(x: np.ndarray, weights: Weights, name: str) -> np.ndarray:
     """W x + b, where row i of W is g_i v_i / |v_i|."""
-    v, g = weights[f"{name}.weight_v"], weights[f"{name}.weight_g"]
+    v, g = weights[f"{name}.direction"], weights[f"{name}.gain"]
     W = g[:, None] * v / np.sqrt((v * v).sum(axis=1, keepdims=True))
     return W @ x + weights[f"{name}.bias"]
 

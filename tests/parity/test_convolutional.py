@@ -146,7 +146,7 @@ def normalize_nothing(monkeypatch):
     monkeypatch.setattr(
         ConvolutionalLinear,
         "forward",
-        lambda self, x: torch.nn.functional.linear(x, self.weight_v * self.weight_g[:, None], self.bias),
+        lambda self, x: torch.nn.functional.linear(x, self.direction * self.gain[:, None], self.bias),
     )
 
 

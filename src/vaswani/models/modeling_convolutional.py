@@ -148,29 +148,36 @@ class ConvolutionalConfig(TranslatorConfig):
 
 
 class ConvolutionalLinear(nn.Module):
-    """x W^T + b with weight normalization (Salimans & Kingma 2016): each row of W is g v / ||v||.
+    """x W^T + b with weight normalization (Salimans & Kingma 2016): row i of W is g_i v_i / ||v_i||.
 
     Parameters
     ----------
     in_features, out_features : int
-    gain : float, default=1.0
-        By which the input's variance is to be multiplied at the start: 4 before a GLU, which takes three quarters off
+    growth : float, default=1.0
+        By which it is to multiply the variance at the start: 4 before a GLU, which takes three quarters off
         (section 3.5).
     dropout : float, default=0.0
-        That of the input, which multiplies the variance by 1 / (1 - dropout).
+        That of its input, which multiplies the variance by 1 / (1 - dropout).
+
+    Attributes
+    ----------
+    gain : Parameter of shape (out_features,)
+        g. The original's names, `weight_g` and `weight_v`, are ones that transformers renames in checkpoints.
+    direction : Parameter of shape (out_features, in_features)
+        v.
     """
 
-    def __init__(self, in_features: int, out_features: int, gain: float = 1.0, dropout: float = 0.0):
+    def __init__(self, in_features: int, out_features: int, growth: float = 1.0, dropout: float = 0.0):
         super().__init__()
-        self.weight_g = nn.Parameter(torch.empty(out_features))
-        self.weight_v = nn.Parameter(torch.empty(out_features, in_features))
+        self.gain = nn.Parameter(torch.empty(out_features))
+        self.direction = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features))
-        self.initial_std = math.sqrt(gain * (1 - dropout) / in_features)
+        self.initial_std = math.sqrt(growth * (1 - dropout) / in_features)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Map (..., in_features) to (..., out_features)."""
-        scale = self.weight_g / torch.linalg.vector_norm(self.weight_v, dim=1)
-        return linear(states, self.weight_v * scale[:, None], self.bias)
+        scale = self.gain / torch.linalg.vector_norm(self.direction, dim=1)
+        return linear(states, self.direction * scale[:, None], self.bias)
 
 
 def windows(states: torch.Tensor, kernel_size: int) -> torch.Tensor:
@@ -235,7 +242,7 @@ class ConvolutionalLayer(GradientCheckpointingLayer):
     def __init__(self, config: ConvolutionalConfig, in_channels: int, channels: int, kernel_size: int):
         super().__init__()
         self.dropout, self.kernel_size = config.dropout, kernel_size
-        self.conv = ConvolutionalLinear(kernel_size * in_channels, 2 * channels, gain=4.0, dropout=config.dropout)
+        self.conv = ConvolutionalLinear(kernel_size * in_channels, 2 * channels, growth=4.0, dropout=config.dropout)
         self.residual = nn.Identity() if in_channels == channels else ConvolutionalLinear(in_channels, channels)
 
     def _convolve(self, states: torch.Tensor) -> torch.Tensor:
@@ -337,8 +344,8 @@ class ConvolutionalPreTrainedModel(TranslatorPreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, ConvolutionalLinear):
-            init.normal_(module.weight_v, std=module.initial_std)
-            init.copy_(module.weight_g, torch.linalg.vector_norm(module.weight_v, dim=1))
+            init.normal_(module.direction, std=module.initial_std)
+            init.copy_(module.gain, torch.linalg.vector_norm(module.direction, dim=1))
             init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=math.sqrt((1 - self.config.dropout) / module.in_features))

@@ -267,13 +267,13 @@ def test_weights_are_initialized_as_the_table_says():
     model = ConvolutionalForConditionalGeneration(small_config(vocab_size=500, dropout=0.36, **widths))
     for name, module in model.named_modules():
         if isinstance(module, ConvolutionalLinear):
-            inputs = module.weight_v.shape[1]
+            inputs = module.direction.shape[1]
             variance = {"conv": 4 * 0.64, "model.encoder.in_proj": 0.64, "model.decoder.in_proj": 0.64}
             key = "conv" if name.endswith("conv") else name
-            assert module.weight_v.std().item() == pytest.approx(
+            assert module.direction.std().item() == pytest.approx(
                 math.sqrt(variance.get(key, 1.0) / inputs), rel=0.04
             ), name
-            assert_close(module.weight_g, module.weight_v.norm(dim=1))
+            assert_close(module.gain, module.direction.norm(dim=1))
             assert not module.bias.any()
     assert model.lm_head.weight.std().item() == pytest.approx(math.sqrt(0.64 / 96), rel=0.03)
     assert not model.lm_head.bias.any()
@@ -312,13 +312,13 @@ def test_a_saved_model_has_each_matrix_once_and_gives_identical_logits(tied, bat
 
 def test_gains_that_a_checkpoint_lacks_are_the_norms_of_what_it_has(tmp_path):
     model = small_model()
-    weights = {name: weight for name, weight in model.state_dict().items() if not name.endswith("weight_g")}
+    weights = {name: weight for name, weight in model.state_dict().items() if not name.endswith("gain")}
     model.save_pretrained(tmp_path, state_dict=weights)
     loaded, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
     assert info["missing_keys"]
     for module in loaded.modules():
         if isinstance(module, ConvolutionalLinear):
-            assert_close(module.weight_g, module.weight_v.norm(dim=1))
+            assert_close(module.gain, module.direction.norm(dim=1))
 
 
 @pytest.mark.parametrize("size", [30, 20])
