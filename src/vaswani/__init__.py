@@ -8,6 +8,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
 from transformers.models.auto import modeling_auto
 
 from .models.configuration_vaswani import VaswaniConfig
+from .models.modeling_convolutional import (
+    ConvolutionalConfig,
+    ConvolutionalForConditionalGeneration,
+    ConvolutionalModel,
+)
 from .models.modeling_recurrent import RecurrentConfig, RecurrentForConditionalGeneration, RecurrentModel
 from .models.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
 from .models.pipeline_vaswani import TranslationPipeline
@@ -18,6 +23,7 @@ __version__ = "0.1.0"
 # Config, base model and model of each kind.
 MODELS = (
     (VaswaniConfig, VaswaniModel, VaswaniForConditionalGeneration),
+    (ConvolutionalConfig, ConvolutionalModel, ConvolutionalForConditionalGeneration),
     (RecurrentConfig, RecurrentModel, RecurrentForConditionalGeneration),
 )
 MODEL_TYPES = tuple(config.model_type for config, *_ in MODELS)
@@ -54,6 +60,9 @@ def _register() -> None:
 _register()
 
 __all__ = [
+    "ConvolutionalConfig",
+    "ConvolutionalForConditionalGeneration",
+    "ConvolutionalModel",
     "RecurrentConfig",
     "RecurrentForConditionalGeneration",
     "RecurrentModel",

@@ -71,12 +71,8 @@ class Plan:
         settings = system.settings(*self.flags)
         config = scale_config(system.config, self.options.scale)
         config.vocab_size = settings.model.vocab_size
-        return Entry(
-            system,
-            count_parameters(config),
-            flops_per_target_token(config),
-            settings.optimization.max_tokens_per_batch,
-        )
+        tokens = settings.optimization.max_tokens_per_batch
+        return Entry(system, count_parameters(config), flops_per_target_token(config), tokens)
 
     def _steps(self, entry: Entry) -> int | None:
         """Return the updates that the budget pays for; None if it is a time."""

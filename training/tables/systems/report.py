@@ -27,18 +27,15 @@ COLORS = {
 def list_plan(plan: Plan, layout: Layout) -> str:
     """Write what each system is, and what its training will cost."""
     titles = ["system", "what it is", "parameters", "FLOPs per\ntarget token", "updates", "target\ntokens", "FLOPs"]
-    rows = [
-        [entry.system.name, entry.system.text, f"{entry.parameters:,}", f"{entry.flops_per_target_token:.2e}"]
-        + _cost(entry)
-        for entry in plan.entries
-    ]
-    return layout(titles, rows)
+    return layout(titles, map(_cells, plan.entries))
 
 
-def _cost(entry: Entry) -> list[str]:
+def _cells(entry: Entry) -> list[str]:
+    cells = [entry.system.name, entry.system.text, f"{entry.parameters:,}", f"{entry.flops_per_target_token:.2e}"]
     if entry.steps is None:
-        return ["by time"] * 3
-    return [f"{entry.steps:,}", f"{entry.steps * entry.tokens_per_update:,}", f"{entry.flops(entry.steps):.1e}"]
+        return [*cells, *["by time"] * 3]
+    tokens = entry.steps * entry.tokens_per_update
+    return [*cells, f"{entry.steps:,}", f"{tokens:,}", f"{entry.flops(entry.steps):.1e}"]
 
 
 def write_report(plan: Plan, table: Table, text: EvaluationSet, folder: Path, command: str) -> None:
@@ -83,8 +80,8 @@ def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
         f"{len(text.references):,} sentences of {text.split}. Vocabulary {run.settings.model.vocab_size:,}; about "
         f"{run.settings.optimization.max_tokens_per_batch:,} target tokens an update. {search} Seeds "
         f"{', '.join(map(str, options.seeds))}; figures are means over them. FLOPs are counted for sentences of 28 "
-        f"tokens. BLEU: {signatures}. p is that of the difference to the Transformer, by paired bootstrap, the largest "
-        f"of the seeds'. {noted['hardware']}, {options.jobs} runs at a time; translated one after another by beam "
+        f"tokens. BLEU: {signatures}. p is that of the difference to the Transformer by paired bootstrap, the largest of "
+        f"the seeds'. {noted['hardware']}, {options.jobs} runs at a time; translated one after another by beam "
         f"search in float32, as the published models do by themselves. {noted['precision']}, torch {noted['torch']}, "
         f"{noted['date']}."
     )
