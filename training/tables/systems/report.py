@@ -80,8 +80,8 @@ def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
         f"{len(text.references):,} sentences of {text.split}. Vocabulary {run.settings.model.vocab_size:,}; about "
         f"{run.settings.optimization.max_tokens_per_batch:,} target tokens an update. {search} Seeds "
         f"{', '.join(map(str, options.seeds))}; figures are means over them. FLOPs are counted for sentences of 28 "
-        f"tokens. BLEU: {signatures}. p is that of the difference to the Transformer by paired bootstrap, the largest of "
-        f"the seeds'. {noted['hardware']}, {options.jobs} runs at a time; translated one after another by beam "
+        f"tokens. BLEU: {signatures}. p is that of the difference to the Transformer by paired bootstrap, the largest "
+        f"of the seeds'. {noted['hardware']}, {options.jobs} runs at a time; translated one after another by beam "
         f"search in float32, as the published models do by themselves. {noted['precision']}, torch {noted['torch']}, "
         f"{noted['date']}."
     )
