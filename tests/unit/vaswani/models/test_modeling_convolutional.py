@@ -364,3 +364,18 @@ def test_losses_of_micro_batches_add_up_to_that_of_the_batch(batch):
         for rows in (slice(0, 1), slice(1, 4))
     ]
     assert_close(sum(parts), model(**inputs).loss, **CLOSE)
+
+
+def test_compiling_gives_equal_logits_and_gradients(batch):
+    layers = {"channels": [12], "kernel_sizes": [3]}
+    layers = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in layers.items()}
+    model = small_model(**layers).train()
+    inputs = batch(model.config)
+    expected = model(**inputs)
+    expected.loss.backward()
+    expected_gradients = gradients(model)
+    # Traces forward and backward as inductor would, whose C++ takes ten more seconds to build.
+    output = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)
+    output.loss.backward()
+    assert_close(output.logits, expected.logits, **CLOSE)
+    assert_close(gradients(model), expected_gradients, **CLOSE)
