@@ -5,14 +5,28 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from small_convolutional import small_model
 from transformers import pipeline
 
+from vaswani import RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.tokenization import train_tokenizer
 
 
 pytestmark = pytest.mark.smoke
-MODELS = {"convolutional": small_model}
+
+
+def small_recurrent(**fields) -> RecurrentForConditionalGeneration:
+    del fields["max_position_embeddings"]  # it has no table
+    config = RecurrentConfig(d_model=16, num_layers=2, bidirectional=True, attention="additive", **fields)
+    model = RecurrentForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 1.0)  # so that sentences have different translations
+    return model
+
+
+MODELS = {"convolutional": small_model, "recurrent": small_recurrent}
 SENTENCES = ["one two three four", "four four", "three"]
 WITHOUT_THE_PACKAGE = """
 import json, sys

@@ -28,6 +28,9 @@ from vaswani import (
     ConvolutionalConfig,
     ConvolutionalForConditionalGeneration,
     ConvolutionalModel,
+    RecurrentConfig,
+    RecurrentForConditionalGeneration,
+    RecurrentModel,
     VaswaniConfig,
     VaswaniForConditionalGeneration,
     VaswaniModel,
@@ -104,6 +107,11 @@ def convolutional_config(**sizes: int) -> ConvolutionalConfig:
     return ConvolutionalConfig(tie_word_embeddings=True, **sizes, **layers)
 
 
+def recurrent_config(**sizes: int) -> RecurrentConfig:
+    """Tied, as one test looks decoder ids up in the source embedding."""
+    return RecurrentConfig(tie_word_embeddings=True, num_layers=2, bidirectional=True, **sizes)
+
+
 class OurModel(modeling.ModelTesterMixin):
     """What is the same for all of ours."""
 
@@ -156,3 +164,10 @@ class TestConvolutional(OurModel, unittest.TestCase):
     all_model_classes = (ConvolutionalModel, ConvolutionalForConditionalGeneration)
     make_config = convolutional_config
     common_properties = ["hidden_size"]
+
+
+@skipped(NOT_FOR_PREDECESSORS)
+class TestRecurrent(OurModel, unittest.TestCase):
+    all_model_classes = (RecurrentModel, RecurrentForConditionalGeneration)
+    make_config = recurrent_config
+    common_properties = ["hidden_size", "num_hidden_layers"]

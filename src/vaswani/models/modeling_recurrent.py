@@ -46,7 +46,7 @@ from .predecessor_vaswani import (
 from .translator_vaswani import TranslatorModel, TranslatorPreTrainedModel
 
 
-INITIAL_RANGE = 0.1  # Luong et al. 2015, section 4.1: all parameters uniform in [-0.1, 0.1]
+INITIAL_RANGE = 0.1  # Luong et al. 2015, section 4.1: "uniformly initialized in [-0.1, 0.1]"
 
 
 @strict
@@ -220,7 +220,12 @@ def masked(scores: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.T
 
 
 class RecurrentPreTrainedModel(TranslatorPreTrainedModel):
-    """The base of the recurrent models, and their initialization: uniform in [-0.1, 0.1], ``<pad>``'s row zero."""
+    """The base of the recurrent models, and their initialization.
+
+    Notes
+    -----
+    Everything is uniform in [-0.1, 0.1] but ``<pad>``'s embedding and the biases of linear maps, which are 0.
+    """
 
     config: RecurrentConfig  # ty: ignore[incompatible-mutable-override]  transformers reads the class from here
     _supports_sdpa = True
@@ -228,9 +233,12 @@ class RecurrentPreTrainedModel(TranslatorPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.RNNBase | nn.Embedding):
-            for weight in module.parameters(recurse=False):
-                init.uniform_(weight, -INITIAL_RANGE, INITIAL_RANGE)
+        if isinstance(module, nn.RNNBase | nn.Embedding | nn.Linear):
+            for name, weight in module.named_parameters(recurse=False):
+                if name == "bias":
+                    init.zeros_(weight)
+                else:
+                    init.uniform_(weight, -INITIAL_RANGE, INITIAL_RANGE)
         if isinstance(module, nn.Embedding) and not getattr(module.weight, "_is_hf_initialized", False):
             init.zeros_(module.weight[self.config.pad_token_id])
 
