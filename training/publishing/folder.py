@@ -15,6 +15,14 @@ from vaswani.evaluation import Evaluation
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
+# For the card, by type of model.
+TAGS = {
+    "vaswani": ["vaswani", "transformer", "attention-is-all-you-need"],
+    "recurrent": ["vaswani", "recurrent"],
+    "convolutional": ["vaswani", "convolutional", "convs2s"],
+}
+
+
 def publish(
     model: TranslatorForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
@@ -69,7 +77,7 @@ def write_card(
         license="apache-2.0",
         library_name="transformers",
         pipeline_tag="translation",
-        tags=["vaswani", "transformer", "attention-is-all-you-need"],
+        tags=TAGS[model.config.model_type],
         base_model=run.get("base_model"),
         base_model_relation="finetune" if "base_model" in run else None,
         datasets=[data.dataset_name] if _is_hub_name(data.dataset_name) else None,

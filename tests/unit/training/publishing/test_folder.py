@@ -8,16 +8,25 @@ from flat_settings import make_settings
 
 from training.publishing.folder import publish
 from training.recipe import write_recipe
+from vaswani import (
+    ConvolutionalConfig,
+    ConvolutionalForConditionalGeneration,
+    RecurrentConfig,
+    RecurrentForConditionalGeneration,
+)
 from vaswani.tokenization import train_tokenizer
+
+
+FIELDS = (("channels", 8), ("kernel_sizes", 3))
 
 
 @pytest.fixture
 def published(random_model, evaluation, tmp_path):
     """Return a function that publishes a tiny run and returns its card: front matter and text."""
 
-    def make(results=None, run=None, **given):
+    def make(results=None, run=None, model=None, **given):
         tokenizer = train_tokenizer(["ab ab abc", "cd cd cde"], 260)
-        model = random_model(vocab_size=260)
+        model = model or random_model(vocab_size=260)
         defaults = {"dataset_name": "me/news", "dataset_config_name": "en-de", "output_dir": str(tmp_path / "run")}
         settings = make_settings(**{"source_lang": "en", "target_lang": "de"} | defaults | given)
         (tmp_path / "run").mkdir()
@@ -98,3 +107,27 @@ def test_the_text_has_the_runs_settings_counts_and_results(published, evaluation
     ):
         assert line in text, line
     assert "{{" not in text
+
+
+def test_the_card_of_a_predecessor_says_what_it_is(published):
+    config = RecurrentConfig(vocab_size=260, d_model=16, num_layers=3, bidirectional=True, attention="additive")
+    folder, front, text = published(model=RecurrentForConditionalGeneration(config))
+    assert "with attention (Bahdanau et al. 2015, Luong et al. 2015), which the Transformer replaced" in text
+    assert "| layers of each stack, width | 3, 16 |" in text
+    assert "| recurrence | lstm, the encoder in both directions |" in text
+    assert "no input feeding" in text
+    assert "Positions are sines" not in text
+    assert front["tags"] == ["vaswani", "recurrent"]
+    names = {path.name for path in folder.iterdir()}
+    assert "modeling_recurrent.py" in names
+    assert "modeling_vaswani.py" not in names
+
+
+def test_the_card_of_a_convolutional_model_names_its_layers(published):
+    layers = {f"{stack}_{field}": [n] * 2 for stack in ("encoder", "decoder") for field, n in FIELDS}
+    config = ConvolutionalConfig(vocab_size=260, d_model=16, **layers)
+    _, front, text = published(model=ConvolutionalForConditionalGeneration(config))
+    assert "| channels (encoder; decoder) | 8, 8; 8, 8 |" in text
+    assert "| kernel sizes (encoder; decoder) | 3, 3; 3, 3 |" in text
+    assert "ConvS2S (Gehring et al. 2017)" in text
+    assert front["tags"] == ["vaswani", "convolutional", "convs2s"]
