@@ -98,7 +98,7 @@ def test_the_text_has_the_runs_settings_counts_and_results(published, evaluation
     for line in (
         "| updates | 77 |",
         "at most 2222 |",
-        "| optimizer | Adam, beta1 0.81, beta2 0.92, epsilon 1e-07; gradients of at most norm 4.0 |",
+        "| optimizer | Adam, beta1 0.81, beta2 0.92, epsilon 1e-07; gradients of at most norm 4 |",
         "| learning rate | 0.7 x Eq. 3, 33 warm-up updates |",
         "| label smoothing | 0.15 |",
         "1,234 kept, 5 empty, 6 too long, 7 unbalanced",
