@@ -68,7 +68,7 @@ def draw(records: Sequence[Record], grid: Grid, paths: Sequence[Path]) -> None:
     last.legend()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     for path in paths:
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=100)
 
 
 def plot(axes: "Axes", name: str, points: Sequence[tuple[float, float]], label: str) -> None:

@@ -23,16 +23,16 @@ PAIRS = (
 
 COMPLEXITY_NOTE = (
     "FLOPs are those that PyTorch counts in the forward pass: matrix products and convolutions, 2 for a "
-    "multiplication and addition, without softmax and tanh. Exponents are slopes of least-squares lines "
-    "through logarithms; one of n, d, k, r is varied at a time. All self-attention has one head; but for the "
-    "row with projections, queries, keys and values are the input itself, which is what the paper counts. "
-    "Restricted self-attention is the model's own: it computes 2 r - 1 scores for each position, and hides "
-    "those of no neighbor. A sequential operation is one of PyTorch's, in the longest chain of its autograd "
-    "graph. A hop is a layer, in a recurrent layer a step in time: they are added until the gradient of the "
-    "last output by the first input is not zero (∞: no further hop brings anything nearer). So these are "
-    "ceil((n - 1) / floor(r / 2)), ceil((n - 1) / ((k - 1) / 2)) and, dilated by 1, k, k², ..., ceil(log_k(2 n "
-    "- 1)) layers. Elman's recurrence is h_t = tanh(W x_t + U h_(t-1) + b). What has a star is not in the "
-    "paper, but follows."
+    "multiplication and addition, without softmax and tanh; long recurrences are reckoned from 4 and 8 steps, "
+    "as all steps cost the same. Exponents are slopes of least-squares lines through logarithms; one of n, d, "
+    "k, r is varied at a time. All self-attention has one head; but for the row with projections, queries, "
+    "keys and values are the input itself, which is what the paper counts. Restricted self-attention is the "
+    "model's own: it computes 2 r - 1 scores for each position, and hides those of no neighbor. A sequential "
+    "operation is one of PyTorch's, in the longest chain of its autograd graph. A hop is a layer, in a "
+    "recurrent layer a step in time: they are added until the gradient of the last output by the first input "
+    "is not zero (∞: no further hop brings anything nearer). So these are ceil((n - 1) / floor(r / 2)), "
+    "ceil((n - 1) / ((k - 1) / 2)) and, dilated by 1, k, k², ..., ceil(log_k(2 n - 1)) layers. Elman's "
+    "recurrence is h_t = tanh(W x_t + U h_(t-1) + b). What has a star is not in the paper, but follows."
 )
 COST_NOTE = (
     "ms are medians, after a first run. MB is the most that tensors held at once beyond weights and input: "
@@ -142,7 +142,7 @@ def path(records: Sequence[Record], row: Row) -> str:
     points = series(records, "path_length", row.name, "n", base)
     if row.is_logarithmic:
         slope, intercept = logarithmic_line(points, base.k)
-        return f"{slope:.2f} log_k n {intercept:+.2f}"
+        return f"{slope:.2f} log_k n {'-' if intercept < 0 else '+'} {abs(intercept):.2f}"
     if any(value == math.inf for _, value in points):
         return "never beyond r"
     fitted = exponents(records, "path_length", row, base)
@@ -156,7 +156,7 @@ def cost_table(records: Sequence[Record], grid: Grid) -> str:
     for row in grid.rows:
         base = grid.base(row)
         figures = [
-            f"{find(records, f'{passes}_{quantity}', row.name, base) * factor:.3g}"
+            digits(find(records, f"{passes}_{quantity}", row.name, base) * factor)
             for passes in ("forward", "forward_backward")
             for quantity, factor in (("flops", 1e-9), ("seconds", 1e3), ("bytes", 1e-6))
         ]
@@ -167,6 +167,11 @@ def cost_table(records: Sequence[Record], grid: Grid) -> str:
         size = ", ".join(f"{axis} {getattr(base, axis)}" for axis in row.axes)
         rows.append([row.title, size, *figures, *laws])
     return markdown(titles, rows)
+
+
+def digits(value: float) -> str:
+    """Write a number with three digits, or as many as it has before the point."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def find(records: Sequence[Record], quantity: str, layer: str, size: Size) -> float:
@@ -209,5 +214,5 @@ def softmax_table(records: Sequence[Record]) -> str:
     }
     titles = [title.format(name) for title in quantities.values() for name in SCORES]
     columns = [series(records, quantity, name, "d", Size(KEYS, 1)) for quantity in quantities for name in SCORES]
-    rows = [[str(points[0][0]), *(f"{value:.3g}" for _, value in points)] for points in zip(*columns, strict=True)]
+    rows = [[str(points[0][0]), *(digits(value) for _, value in points)] for points in zip(*columns, strict=True)]
     return markdown(["d_k", *titles], rows)

@@ -6,7 +6,7 @@ import pytest
 
 from training.tables.complexity import measuring, report
 from training.tables.complexity.measuring import UNITS
-from training.tables.complexity.report import line, place, power_law, write_markdown, write_report
+from training.tables.complexity.report import digits, line, place, power_law, write_markdown, write_report
 from training.tables.complexity.rows import ROWS, Size
 
 
@@ -45,7 +45,7 @@ def test_counts_stand_beside_the_papers(grid, records):
             *("O(k n d²)", "n^1.00 d^2.00 k^1.00", "O(1)", "1", "O(n/k)", "2, 4, 8", "n^1.00 k^-1.20")
         ],
         "convolution, dilated": [
-            *("O(k n d²)", "n^1.00 d^2.00 k^1.00", "O(1)", "1", "O(log_k n)", "2, 2, 3", "1.16 log_k n +0.83")
+            *("O(k n d²)", "n^1.00 d^2.00 k^1.00", "O(1)", "1", "O(log_k n)", "2, 2, 3", "1.16 log_k n + 0.83")
         ],
         "convolution, separable": [
             *("O(k n d + n d²)", "n^1.00 d^1.69 k^0.20", "O(1)", "3", "O(n/k)", "2, 4, 8", "n^1.00 k^-1.20")
@@ -59,12 +59,12 @@ def test_costs_are_those_that_were_measured_in_other_units(grid, records):
     figures = {r.quantity: r.value for r in records if (r.layer, r.size) == ("dilated", size)}
     (cells,) = [dict(zip(titles, row, strict=True)) for row in rows if row[0] == "convolution, dilated"]
     assert cells["size"] == "n 64, d 16, k 5"
-    assert cells["GFLOP"] == f"{2 * 2 * 5 * 64 * 16**2 / 1e9:.3g}"
-    assert cells["GFLOP f+b"] == f"{3 * 2 * 2 * 5 * 64 * 16**2 / 1e9:.3g}"
-    assert cells["ms"] == f"{figures['forward_seconds'] * 1e3:.3g}"
-    assert cells["ms f+b"] == f"{figures['forward_backward_seconds'] * 1e3:.3g}"
-    assert cells["MB"] == f"{figures['forward_bytes'] / 1e6:.3g}"
-    assert cells["MB f+b"] == f"{figures['forward_backward_bytes'] / 1e6:.3g}"
+    assert cells["GFLOP"] == digits(2 * 2 * 5 * 64 * 16**2 / 1e9)
+    assert cells["GFLOP f+b"] == digits(3 * 2 * 2 * 5 * 64 * 16**2 / 1e9)
+    assert cells["ms"] == digits(figures["forward_seconds"] * 1e3)
+    assert cells["ms f+b"] == digits(figures["forward_backward_seconds"] * 1e3)
+    assert cells["MB"] == digits(figures["forward_bytes"] / 1e6)
+    assert cells["MB f+b"] == digits(figures["forward_backward_bytes"] / 1e6)
     assert len(rows) == len(ROWS)
     assert len(set(titles)) == len(titles)
 
@@ -110,7 +110,7 @@ def test_every_row_of_the_softmax_table_is_one_d_k(grid, records):
     *_, (titles, *rows) = tables(write_markdown(records, grid, ""))
     assert [row[0] for row in rows] == ["4", "64"]
     (variance,) = [r.value for r in records if (r.quantity, r.layer, r.size.d) == ("score_variance", "additive", 64)]
-    assert rows[1][titles.index("variance, additive")] == f"{variance:.3g}"
+    assert rows[1][titles.index("variance, additive")] == digits(variance)
 
 
 def test_laws_are_written_as_one_reads_them():
@@ -118,4 +118,5 @@ def test_laws_are_written_as_one_reads_them():
     assert line([(2, 7.0), (4, 13.0)]) == "3 n + 1"
     assert line([(2, 7.0), (4, 7.0)]) == "7"
     assert line([(2, 7.0), (4, 9.0), (6, 9.0)]) == "7, 9, 9"
+    assert [digits(value) for value in (1029.6, 99.96, 4.0, 0.000463)] == ["1,030", "100", "4.00", "0.000463"]
     assert [place(n, (64, 2048)) for n in (0, 1234.4, math.inf)] == ["< 64", "1,234", "> 2,048"]
