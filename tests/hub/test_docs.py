@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 
+import training.table1
 import training.table3
 import vaswani.cli
 from training.recipe import parse_settings
@@ -70,6 +71,14 @@ def test_install_commands_name_extras_that_exist():
         assert re.fullmatch(r'\.|"\.\[(\w+)\]"', command.split()[2])
         assert set(re.findall(r"\[(\w+)\]", command)) <= set(project["optional-dependencies"])
     assert len(commands) == 2
+
+
+def test_table_1_commands_are_valid():
+    document = README + (ROOT / "training" / "table1.py").read_text(encoding="utf-8")
+    commands = re.findall(r"^ *python training/table1\.py(.*)", document, flags=re.MULTILINE)
+    assert len(commands) == 5
+    for flags in commands:
+        training.table1.make_grid(training.table1.parse(shlex.split(flags, comments=True)))
 
 
 def test_table_3_commands_are_valid(tmp_path, monkeypatch, capsys):

@@ -117,6 +117,12 @@ class VaswaniConfig(TranslatorConfig):
     attention_bias : bool, default=True
         Whether the four projections of attention have biases. The paper writes none, but its code of June 2017 had
         them and Table 3's parameter counts need them.
+    attention_restriction : int or None, default=None
+        r of section 4, "self-attention (restricted)": how many positions self-attention sees from each. In the encoder
+        the r around it, for an even r one more before than behind; in the decoder the r last, its own included, as it
+        must not look ahead (our reading: the paper does not say). Encoder-decoder attention always sees the whole
+        source. None means all positions. Needs ``attn_implementation`` "sdpa", whose time and memory then grow as
+        n * r, or "eager", where they grow as n^2.
     position_embedding_type : {"sinusoidal", "learned"}, default="sinusoidal"
         Section 3.5, or a trained table instead: Table 3 (E).
     max_position_embeddings : int, default=1024
@@ -172,6 +178,7 @@ class VaswaniConfig(TranslatorConfig):
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     attention_bias: bool = True
+    attention_restriction: int | None = None
     position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_position_embeddings: int = 1024
     tie_word_embeddings: bool = True
@@ -188,8 +195,9 @@ class VaswaniConfig(TranslatorConfig):
         names = [
             f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "ffn_dim", "attention_heads")
         ]
-        widths = (name for name in ("head_dim", "v_head_dim") if getattr(self, name) is not None)
-        self.check_at_least_1("max_position_embeddings", *names, *widths)
+        optional = ("head_dim", "v_head_dim", "attention_restriction")
+        given = (name for name in optional if getattr(self, name) is not None)
+        self.check_at_least_1("max_position_embeddings", *names, *given)
         self.check_fractions("attention_dropout", "activation_dropout")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(

@@ -35,6 +35,10 @@ class KVCache:
     A position has K slots, side by side. When hypotheses change places, their keys and values do not: they stay in the
     slots where they were written, and only the mask moves.
 
+    Where attention is restricted to r positions, the mask also hides what lies further back, and when the cache is
+    full, it first drops what no later position will see: so it never holds more than r positions and those by which it
+    grew.
+
     Parameters
     ----------
     attentions : sequence of VaswaniAttention
@@ -48,14 +52,17 @@ class KVCache:
     ----------
     length : int
         Positions so far.
+    dropped : int
+        Of these, the first ones, which have no slots any more.
     keys, values : list of Tensor of shape (B * H, slots, d_k) and (B * H, slots, d_v)
-        One of each a layer. Slots beyond `length` * K are empty.
+        One of each a layer. Slots beyond (`length` - `dropped`) * K are empty.
     mask : Tensor of shape (B, K, slots)
         Added to attention scores: 0 where a hypothesis may look, -inf elsewhere.
     """
 
     def __init__(self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int):
-        self.num_beams, self.length = num_beams, 0
+        self.num_beams, self.length, self.dropped = num_beams, 0, 0
+        self.restriction = attentions[0].restriction
         self.num_heads = attentions[0].q_proj.out_features // attentions[0].head_dim
         rows = len(states) * self.num_heads
         self.keys = [states.new_empty(rows, 0, attention.head_dim) for attention in attentions]
@@ -64,12 +71,14 @@ class KVCache:
 
     def advance(self, parents: torch.Tensor | None) -> None:
         """Open the next position: each hypothesis sees there itself, and before it what its parent (B, K) saw."""
-        start = self.length * self.num_beams
-        if start == self.mask.shape[2]:
+        if self._slots_of(self.length).start == self.mask.shape[2]:
+            self._drop_unseen()
             self._grow()
         if parents is not None and self.num_beams > 1:
             self.mask = self.mask.gather(1, parents[..., None].expand_as(self.mask))
-        self.mask[..., start : start + self.num_beams].diagonal(dim1=1, dim2=2).zero_()
+        if self.restriction is not None and self.length - self.restriction >= self.dropped:
+            self.mask[..., self._slots_of(self.length - self.restriction)] = -math.inf
+        self.mask[..., self._slots_of(self.length)].diagonal(dim1=1, dim2=2).zero_()
         self.length += 1
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,7 +86,7 @@ class KVCache:
 
         Attention covers empty slots too, masked: a slice without them would be copied by `bmm`.
         """
-        slots = slice((self.length - 1) * self.num_beams, self.length * self.num_beams)
+        slots = self._slots_of(self.length - 1)
         self.keys[layer][:, slots] = keys
         self.values[layer][:, slots] = values
         return self.keys[layer], self.values[layer]
@@ -88,9 +97,23 @@ class KVCache:
         self.values = [select_sentences(values, sentences, self.num_heads) for values in self.values]
         self.mask = self.mask[sentences]
 
+    def _slots_of(self, position: int) -> slice:
+        start = (position - self.dropped) * self.num_beams
+        return slice(start, start + self.num_beams)
+
+    def _drop_unseen(self) -> None:
+        """Drop the positions that the next one, to be opened, will not see."""
+        if self.restriction is None or self.length - self.dropped < self.restriction:
+            return
+        kept = slice(self._slots_of(self.length - self.restriction).stop, None)
+        self.mask = self.mask[..., kept]
+        self.keys = [keys[:, kept] for keys in self.keys]
+        self.values = [values[:, kept] for values in self.values]
+        self.dropped = self.length - self.restriction + 1
+
     def _grow(self) -> None:
         shortest = min(MIN_NEW_POSITIONS, max(1, MAX_NEW_SLOTS_WHEN_SHORT // self.num_beams))
-        slots = max(shortest, int(GROWTH * self.length)) * self.num_beams
+        slots = max(shortest, int(GROWTH * (self.length - self.dropped))) * self.num_beams
         self.mask = pad(self.mask, (0, slots), value=-math.inf)
         self.keys = [pad(keys, (0, 0, 0, slots)) for keys in self.keys]
         self.values = [pad(values, (0, 0, 0, slots)) for values in self.values]

@@ -10,6 +10,7 @@ normalization at the end of a stack, the decoder's input shifted by a zero vecto
 and PyTorch do, and the target-space vector that it added to every encoder input is absent, as in the paper.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, create_masks_for_generate
 from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -31,7 +32,7 @@ from transformers.utils import TransformersKwargs, is_torchdynamo_compiling, log
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vaswani import eager_attention_forward
+from .attention_vaswani import band, eager_attention_forward, restricted
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
@@ -86,14 +87,22 @@ class VaswaniAttention(nn.Module):
 
     Serves the three uses of section 3.2.3. Encoder and decoder self-attention take queries, keys and values from
     `hidden_states`; encoder-decoder attention takes keys and values from `key_value_states`. d_k and d_v need not be
-    d_model / h.
+    d_model / h. Self-attention may be restricted to a neighborhood of `restriction` positions: section 4.
     """
 
-    def __init__(self, config: VaswaniConfig, num_heads: int, is_causal: bool = False, layer_idx: int | None = None):
+    def __init__(
+        self,
+        config: VaswaniConfig,
+        num_heads: int,
+        is_causal: bool = False,
+        layer_idx: int | None = None,
+        restriction: int | None = None,
+    ):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
+        self.restriction = restriction
         self.head_dim = config.head_dim or config.d_model // num_heads
         self.v_head_dim = config.v_head_dim or self.head_dim
         self.scaling = self.head_dim**-0.5
@@ -114,9 +123,12 @@ class VaswaniAttention(nn.Module):
         """Attend from (B, T, D) `hidden_states`; return (B, T, D) and, where the back end has them, (B, H, T, S)."""
         query = self._split_heads(self.q_proj(hidden_states), self.head_dim)
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        name = self.config._attn_implementation
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
+        if self.restriction is not None:
+            attention = restricted(attention, name, self.restriction)
+            length = key.shape[2] if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+            attention = functools.partial(attention, first_position=length - query.shape[2])
         output, weights = attention(
             self,
             query,
@@ -170,7 +182,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
         super().__init__()
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
-        self.self_attn = VaswaniAttention(config, num_heads, is_causal, layer_idx)
+        self.self_attn = VaswaniAttention(config, num_heads, is_causal, layer_idx, config.attention_restriction)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
@@ -310,6 +322,26 @@ class VaswaniStack(VaswaniPreTrainedModel):
             self.embed_positions = VaswaniSinusoidalPositionalEmbedding(config.d_model)
         self.gradient_checkpointing = False
 
+    def self_attention_mask(
+        self, create: Callable, attention_mask: torch.Tensor | None, inputs_embeds: torch.Tensor, **arguments: Any
+    ) -> Any:
+        """Return what self-attention takes as its mask: that of transformers' `create`, with the band if there is one.
+
+        With "sdpa", restricted attention takes the (B, S) mask: of the band it makes by itself as much as it needs.
+        """
+        arguments |= {"config": self.config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        restriction = self.config.attention_restriction
+        if restriction is None:
+            return create(**arguments)
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ValueError(
+                f"attention_restriction={restriction} does not go together with an attention_mask of shape "
+                f"{tuple(attention_mask.shape)}: that must be (batch, length), 1 for each real token"
+            )
+        if self.config._attn_implementation == "sdpa":
+            return None if attention_mask is None else attention_mask.to(inputs_embeds.device, torch.bool)
+        return create(**arguments, and_mask_function=band(restriction, is_causal=create is create_causal_mask))
+
     def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Look up (B, T) ids unless (B, T, D) embeddings are given, and scale them: section 3.4."""
         return self.embed_ids(input_ids, inputs_embeds) * math.sqrt(self.config.d_model)
@@ -351,9 +383,7 @@ class VaswaniEncoder(VaswaniStack):
     ) -> BaseModelOutput:
         """Encode (B, S) ids, or (B, S, D) embeddings, into (B, S, D); `attention_mask` (B, S) is 1 for real tokens."""
         inputs_embeds = self.embed(input_ids, inputs_embeds)
-        attention_mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
-        )
+        attention_mask = self.self_attention_mask(create_bidirectional_mask, attention_mask, inputs_embeds)
         hidden_states = self.add_positions(inputs_embeds)
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
@@ -398,11 +428,8 @@ class VaswaniDecoder(VaswaniStack):
         self_attention_cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             self_attention_cache = past_key_values.self_attention_cache
-        causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=self_attention_cache,
+        causal_mask = self.self_attention_mask(
+            create_causal_mask, attention_mask, inputs_embeds, past_key_values=self_attention_cache
         )
         encoder_attention_mask = create_bidirectional_mask(
             config=self.config,
@@ -467,6 +494,12 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
         states, mask = model_kwargs["encoder_outputs"][0][::num_beams], model_kwargs.get("attention_mask")
         mask = None if mask is None else mask[::num_beams].to(self.device)
         return IncrementalState(self, states, mask, num_beams)
+
+    def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **arguments: Any) -> Any:
+        """Return the decoder's mask for a step with a static cache; called by transformers' `generate`."""
+        if self.config.attention_restriction is None:
+            return create_masks_for_generate(attention_mask=attention_mask, **arguments)
+        return attention_mask  # the decoder makes of it what it needs
 
 
 register_forwards(

@@ -1,0 +1,114 @@
+"""Table 1 of the paper, measured: what self-attention, recurrence and convolution cost, and how far signals must go.
+
+  python training/table1.py
+  python training/table1.py --layers self-attention,recurrent,lstm --widths 64,256,1024
+  python training/table1.py --lengths 256,1024,4096 --restrictions 32,128 --kernels 3,7 --batch_size 1
+
+Operations, sequential operations and path lengths are counted; times and memory are measured over the grid of n, d, k
+and r. Section 3.2.1's argument for dividing by the root of d_k is measured beside. It takes minutes, and leaves
+table1.md, table1.csv, table1.png and table1.svg.
+"""
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from training.machine import describe_hardware, usable_cores
+from training.tables.complexity.measuring import Grid, measure_all
+from training.tables.complexity.report import write_report
+from training.tables.complexity.rows import ROWS, choose_rows
+from training.trainer.run_directory import make_output_dir
+from vaswani.cli import Parser
+from vaswani.errors import UserError
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, write the table, and print it."""
+    options = parse(arguments)
+    grid = make_grid(options)
+    folder = make_output_dir(options.output_dir)
+    torch.set_num_threads(options.threads)
+    records = measure_all(grid)
+    command = shlex.join(["python", "training/table1.py", *arguments])
+    print(write_report(records, grid, describe_conditions(command, grid), folder))
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the flags."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--layers", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
+    parser.add_argument("--lengths", default="64,128,256,512,1024,2048", help="n: positions of a sequence")
+    parser.add_argument("--widths", default="64,128,256,512", help="d: width of a layer")
+    parser.add_argument("--kernels", default="3,5,9", help="k: width of a convolution's kernel, odd")
+    parser.add_argument("--restrictions", default="32,64", help="r: neighborhood of restricted self-attention")
+    parser.add_argument("--batch_size", type=int, default=2, help="sequences at a time")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/table1"), help="where the table goes")
+    return parser.parse_args(arguments)
+
+
+def make_grid(options: argparse.Namespace) -> Grid:
+    """Check the flags and return what is to be measured.
+
+    Raises
+    ------
+    UserError
+        If one of them has a value that is not allowed.
+    """
+    rows = choose_rows(options.layers)
+    lengths, widths = numbers("lengths", options.lengths, 2), numbers("widths", options.widths, 1)
+    kernels, restrictions = numbers("kernels", options.kernels, 3), numbers("restrictions", options.restrictions, 1)
+    for kernel in kernels:
+        if kernel % 2 == 0:
+            raise UserError(f"kernels={kernel} must be odd, so that a position is in the middle of its kernel")
+    for name, largest in (("kernels", kernels[-1]), ("restrictions", restrictions[-1])):
+        if largest > lengths[0]:
+            raise UserError(f"{name}={largest} must be at most the shortest of lengths, {lengths[0]}")
+    for name, most in (("batch_size", None), ("threads", usable_cores())):
+        value = getattr(options, name)
+        if value < 1 or (most is not None and value > most):
+            bound = "" if most is None else f" and at most {most}, the cores of this machine"
+            raise UserError(f"{name}={value} must be at least 1{bound}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device='cuda' needs a GPU, and torch finds none: leave it out")
+    return Grid(rows, lengths, widths, kernels, restrictions, options.batch_size, torch.device(options.device))
+
+
+def numbers(name: str, text: str, least: int) -> list[int]:
+    """Read a flag such as "64,128" as whole numbers in ascending order.
+
+    Raises
+    ------
+    UserError
+        If it holds anything else, a number below the least, or nothing.
+    """
+    try:
+        values = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise UserError(f"{name}={text!r} must be whole numbers with commas between, such as 64,128") from error
+    if values[0] < least:
+        raise UserError(f"{name}={values[0]} must be at least {least}")
+    return values
+
+
+def describe_conditions(command: str, grid: Grid) -> str:
+    """Say in Markdown what was run, and where."""
+    machine = describe_hardware(grid.device)
+    count = torch.get_num_threads()
+    threads = f", {count} thread{'s' * (count > 1)}" if grid.device.type == "cpu" else ""
+    return (
+        f"`{command}`\n\n{machine}{threads}, float32, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}. "
+        f"Batches of {grid.batch} sequences."
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")
