@@ -31,7 +31,7 @@ demo: $(READY)
 	    training/run.py training/recipes/demo.toml --overwrite_output_dir
 
 test: $(READY) hf-suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # tests/matrix.py lays the releases over what is set up; the oldest ones are read from pyproject.toml.
 test-oldest: $(READY)

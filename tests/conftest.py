@@ -1,5 +1,6 @@
 """Fixtures that tests of all folders share: a seed, small models and batches, a finished run."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,12 @@ from transformers import PreTrainedModel
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.evaluation import Evaluation
+
+
+def pytest_configure() -> None:
+    """Share the cores between the processes of `pytest --numprocesses`."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
 @pytest.fixture(autouse=True)

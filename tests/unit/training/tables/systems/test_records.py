@@ -1,0 +1,83 @@
+"""Each figure of Table 2 comes from where it should."""
+
+import pytest
+
+from training.tables.systems.records import collect, means
+from training.tables.systems.translations import Decoding
+from vaswani.scoring.references import EvaluationSet
+from vaswani.scoring.significance import compare
+
+
+REFERENCES = [f"the {word} cat sat on the old mat today" for word in ("big", "small", "red", "blue", "sad", "fat")]
+WRONG = [sentence.replace("old mat", "new rug") for sentence in REFERENCES]
+TEXT = EvaluationSet("test", "test", ["a b c"] * 3 + ["a b c d e f"] * 3, REFERENCES)
+
+
+@pytest.fixture
+def collected(make_plan, finish):
+    plan = make_plan(learning_rate_factors=[0.5, 2.0])
+    for run, perplexity in zip(plan.plan_search(), (9.0, 8.0, 4.0, 5.0), strict=True):
+        finish(run, perplexity)
+    plan.choose()
+    decodings = {}
+    for number, run in enumerate(plan.plan_runs()):
+        finish(run, 10.0 + number, speed=500.0)
+        found = WRONG[:4] + REFERENCES[4:] if run.name.startswith("recurrent") else REFERENCES
+        decodings[run.name] = Decoding(found, tokens=60, seconds=2.0 + number)
+    return plan, collect(plan, TEXT, decodings, "de"), decodings
+
+
+def test_a_result_has_the_figures_of_its_run(collected):
+    plan, table, _ = collected
+    result, entry = table.of("recurrent")[0], plan.entries[0]
+    assert (result.seed, result.learning_rate_factor, result.max_steps) == (1, 2.0, entry.steps)
+    assert (result.parameters, result.flops_per_target_token) == (entry.parameters, entry.flops_per_target_token)
+    assert result.search_flops == sum(run.cost for run in entry.search)
+    assert result.target_tokens == 10_000
+    assert result.training_flops == 10_000 * entry.flops_per_target_token
+    assert result.training_seconds == 4000 / 500 + 6000 / 1000
+    assert result.training_tokens_per_second == 750
+    assert result.perplexity == 11.0  # of the text that is scored, not of validation
+    assert (result.decoding_seconds, result.decoding_tokens_per_second) == (2.0, 30.0)
+
+
+def test_differences_are_to_the_transformer_of_the_same_seed(collected):
+    _, table, decodings = collected
+    result = table.of("recurrent")[1]
+    expected = compare(decodings["recurrent-2"].translations, decodings["transformer-2"].translations, REFERENCES)
+    assert result.minus_baseline == expected["sacrebleu"]["difference"] < 0
+    assert result.p_value == expected["sacrebleu"]["bootstrap_p_value"]
+    assert result.paper_minus_baseline == expected["paper_bleu"]["difference"]
+    assert result.paper_p_value == expected["paper_bleu"]["bootstrap_p_value"]
+    for baseline in table.of("transformer"):
+        assert (baseline.minus_baseline, baseline.p_value, round(baseline.sacrebleu)) == (None, None, 100)
+
+
+def test_curves_are_of_the_evaluations_on_the_way(collected):
+    plan, table, _ = collected
+    [point] = table.curves["transformer"]
+    assert (point.flops, point.bleu) == (plan.entries[1].flops(5), 3.0)
+
+
+def test_bleu_by_length_is_the_mean_over_seeds(collected):
+    _, table, _ = collected
+    assert [part.name for part in table.parts] == ["3", "4-6"]
+    short, long = table.bleu_by_length["recurrent"]
+    assert short < long < 100
+    assert [round(bleu) for bleu in table.bleu_by_length["transformer"]] == [100, 100]
+
+
+def test_a_mean_needs_all_seeds(collected):
+    _, table, _ = collected
+    assert means(table.of("recurrent"), "perplexity") == 11.5
+    assert means(table.of("transformer"), "p_value") is None
+    assert means([], "perplexity") is None
+
+
+def test_runs_that_are_not_finished_are_left_out(collected):
+    plan, _, decodings = collected
+    some = {name: decoding for name, decoding in decodings.items() if name == "recurrent-1"}
+    table = collect(plan, TEXT, some, "xx")
+    [result] = table.results
+    assert (result.system, result.paper_bleu, result.minus_baseline) == ("recurrent", None, None)
+    assert list(table.signatures) == ["sacrebleu"]
