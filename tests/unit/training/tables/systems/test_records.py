@@ -4,6 +4,7 @@ import pytest
 
 from training.tables.systems.records import collect, means
 from training.tables.systems.translations import Decoding
+from vaswani.scoring import significance
 from vaswani.scoring.references import EvaluationSet
 from vaswani.scoring.significance import compare
 
@@ -14,7 +15,9 @@ TEXT = EvaluationSet("test", "test", ["a b c"] * 3 + ["a b c d e f"] * 3, REFERE
 
 
 @pytest.fixture
-def collected(make_plan, finish):
+def collected(make_plan, finish, monkeypatch):
+    for name in ("BOOTSTRAP_SAMPLES", "RANDOMIZATION_TRIALS"):  # fewer, as every test needs them
+        monkeypatch.setattr(significance, name, 50)
     plan = make_plan(learning_rate_factors=[0.5, 2.0])
     for run, perplexity in zip(plan.plan_search(), (9.0, 8.0, 4.0, 5.0), strict=True):
         finish(run, perplexity)
