@@ -5,6 +5,7 @@ import copy
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from training.trainer.model import check_unrestricted
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 
 
@@ -41,7 +42,13 @@ def flops_per_target_token(config: VaswaniConfig, length: int = LENGTH) -> float
 
     Matrix products are counted, those of attention too, at 2 operations for a multiplication and addition, in a pair
     of sentences of `length` tokens each. Normalization, softmax and dropout are not counted.
+
+    Raises
+    ------
+    UserError
+        If self-attention is restricted.
     """
+    check_unrestricted(config, "the operations of restricted self-attention are not counted")
     model = on_paper(config)
     model.set_attn_implementation("eager")
     ids = torch.zeros(1, length, dtype=torch.long, device="meta")
