@@ -27,7 +27,7 @@ from training.trainer.checkpoint_manager import CheckpointManager
 from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
-from training.trainer.model import build_model, load_config
+from training.trainer.model import build_model, check_attention, load_config
 from training.trainer.run_directory import claim_output_dir
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> None:
     settings = parse_settings(arguments)
     base_model, origin = (None, {}) if settings.model.model_name_or_path is None else load_base_model(settings)
     config = load_config(settings.model.config_name) if base_model is None else base_model.config
+    check_attention(config, settings.run.attn_implementation)
     accelerator = start_accelerator(settings)
     with claim_output_dir(settings, accelerator):
         start_trackers(settings, accelerator)

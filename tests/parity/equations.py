@@ -178,6 +178,23 @@ def decoder_layer(
     return output, backward
 
 
+def neighborhood(length: int, r: int | None, is_causal: bool) -> np.ndarray:
+    """Say which of its own positions a position sees (queries x keys), sections 3.2.3 and 4.
+
+    All, or "up to and including that position"; restricted, r of them: the last ones, or those around it, where an
+    even r has one more before it than behind.
+    """
+    sees = np.zeros((length, length), dtype=bool)
+    for i in range(length):
+        end = i + 1 if is_causal else length
+        start = 0
+        if r is not None:
+            end = min(end, i + 1 if is_causal else i - r // 2 + r)
+            start = max(start, i + 1 - r if is_causal else i - r // 2)
+        sees[i, start:end] = True
+    return sees
+
+
 def positional_encoding(length: int, d_model: int) -> np.ndarray:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(the same): section 3.5."""
     encoding = np.empty((length, d_model))
@@ -222,7 +239,11 @@ def transformer(
     )
 
     memory, source_backward = embed(source, config, source_matrix, encoder, root)
+    r = config.attention_restriction
+    near = neighborhood(len(source), r, is_causal=False)
     legal = np.tile(source_is_real, (len(source), 1))  # every position sees every real one
+    # Padding that sees padding only would have a softmax over nothing; nobody looks at what it gets instead.
+    legal = legal & near | np.eye(len(source), dtype=bool)
     encoder_backwards = []
     for n in range(config.encoder_layers):
         layer = encoder / f"layers.{n}"
@@ -230,7 +251,7 @@ def transformer(
         encoder_backwards.append(layer_backward)
 
     x, target_backward = embed(target, config, target_matrix, decoder, root)
-    causal = np.tril(np.ones((len(target), len(target)), dtype=bool))  # "up to and including that position", 3.2.3
+    causal = neighborhood(len(target), r, is_causal=True)
     legal = np.tile(source_is_real, (len(target), 1))
     decoder_backwards = []
     for n in range(config.decoder_layers):

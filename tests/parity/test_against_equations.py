@@ -20,6 +20,8 @@ CONFIGS = {
     "learned_positions": {"position_embedding_type": "learned", "max_position_embeddings": 9},
     "uneven_stacks": {"encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 4, "encoder_ffn_dim": 24},
     "untied": {"tie_word_embeddings": False},
+    "restricted to 3": {"attention_restriction": 3},
+    "restricted to 4": {"attention_restriction": 4},
 }
 
 
@@ -173,3 +175,14 @@ def test_a_wrong_model_is_found_out(mistake, least_error, random_model, batch, m
     error = largest_error(model, inputs, expected)
     print(f"largest relative error: {error:.1e}")
     assert error > least_error
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_window_that_is_off_by_one_is_found_out(stack, shift, random_model, batch):
+    model = random_model(attention_restriction=3).double()
+    inputs = batch(model.config)
+    expected = reference(model, inputs)
+    for layer in getattr(model.model, stack).layers:
+        layer.self_attn.restriction += shift
+    assert largest_error(model, inputs, expected) > 1e-2

@@ -22,7 +22,7 @@ from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from training.benchmarks.records import GenerationRow, Rates, as_record
 from training.machine import usable_cores
-from training.trainer.model import load_config
+from training.trainer.model import check_unrestricted, load_config
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.models.modeling_vaswani import sinusoids
 
@@ -148,7 +148,14 @@ def copy_of(model: Any, dtype: torch.dtype, device: str) -> Any:
 
 
 def marian_like(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
-    """Return transformers' MarianMT of the same weights."""
+    """Return transformers' MarianMT of the same weights.
+
+    Raises
+    ------
+    UserError
+        If our self-attention is restricted.
+    """
+    check_unrestricted(ours.config, "MarianMT cannot restrict self-attention")
     names = ["vocab_size", "d_model", "dropout", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
     names += [
         f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads", "ffn_dim")

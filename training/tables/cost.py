@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSeq2SeqLM
 
 import vaswani  # noqa: F401  registers its models
+from training.trainer.model import check_unrestricted
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
@@ -44,7 +45,13 @@ def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> fl
 
     Matrix products are counted, those of attention too, at 2 operations for a multiplication and addition, in a pair
     of sentences of `length` tokens each. Normalization, softmax and dropout are not counted.
+
+    Raises
+    ------
+    UserError
+        If self-attention is restricted.
     """
+    check_unrestricted(config, "the operations of restricted self-attention are not counted")
     model = on_paper(config)
     model.set_attn_implementation("eager")
     ids = torch.zeros(1, length, dtype=torch.long, device="meta")

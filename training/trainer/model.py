@@ -1,5 +1,6 @@
 """The model of a run: its config, and fresh weights that fit the tokenizer."""
 
+import dataclasses
 from pathlib import Path
 
 from transformers import (
@@ -19,13 +20,19 @@ from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
+# What transformers writes into every config.
+NOTED_BY_TRANSFORMERS = {
+    "model_type", "architectures", "auto_map", "custom_pipelines", "transformers_version", "dtype", "torch_dtype",
+}  # fmt: skip
+
+
 def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
     """Load the config that `config_name` names: a folder of `hub_configs/`, another folder, or a Hub id.
 
     Raises
     ------
     UserError
-        If there is none, or it is no model of ours.
+        If there is none, it is no model of ours, or it has a field that such a model has not.
     """
     known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
     folder = ROOT / "hub_configs" / name if name in known else Path(name)
@@ -39,7 +46,42 @@ def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
             "or a folder or Hub id with a config.json of this model"
         ) from error
     check_is_ours("config_name", name, config)
+    check_fields(name, folder, config)
     return config
+
+
+def check_fields(name: str, folder: Path, config: TranslatorConfig) -> None:
+    """Refuse a field that this type of model does not have: transformers would take it and nobody would read it.
+
+    Raises
+    ------
+    UserError
+        Naming the field and the nearest known one.
+    """
+    given, _ = PreTrainedConfig.get_config_dict(str(folder))
+    known = [field.name for field in dataclasses.fields(config)]
+    for field in given:
+        if field not in known and field not in config.attribute_map and field not in NOTED_BY_TRANSFORMERS:
+            raise UserError(
+                f"config_name={name!r}: {field!r} is no field of a {config.model_type!r} model (the nearest is "
+                f"{nearest(field, known)!r})"
+            )
+
+
+def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
+    """Refuse a back end that cannot restrict self-attention, where the model does.
+
+    Raises
+    ------
+    UserError
+        Naming both.
+    """
+    restriction = getattr(config, "attention_restriction", None)
+    if restriction is not None and attn_implementation not in ("sdpa", "eager"):
+        raise UserError(
+            f"attn_implementation={attn_implementation!r} cannot do attention_restriction={restriction} of the "
+            "config: it must be 'sdpa' or 'eager'"
+        )
 
 
 def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:
@@ -53,6 +95,19 @@ def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:
     if not isinstance(config, TranslatorConfig):
         kinds = " or ".join(repr(kind) for kind in MODEL_TYPES)
         raise UserError(f"{setting}={name!r} is a {config.model_type!r} model: it must be a {kinds} model")
+
+
+def check_unrestricted(config: PreTrainedConfig, reason: str) -> None:
+    """Refuse a model whose self-attention is restricted, for a reason.
+
+    Raises
+    ------
+    UserError
+        If it is.
+    """
+    restriction = getattr(config, "attention_restriction", None)
+    if restriction is not None:
+        raise UserError(f"attention_restriction={restriction} must be none here: {reason}")
 
 
 def build_model(

@@ -131,6 +131,8 @@ def banded_attention_forward(
     -----
     In smaller blocks each key is copied more often, in larger ones each query has more scores that the band then
     hides. In blocks of r each key is copied twice, and each query has 2 r - 1 scores: measured, about the fastest.
+
+    What `torch.export` makes of it takes other lengths of as many blocks only. What it makes of "eager" takes any.
     """
     length, num_keys = query.shape[2], key.shape[2]
     before, behind = (min(reach, num_keys - 1) for reach in reach_of(module.restriction, module.is_causal))

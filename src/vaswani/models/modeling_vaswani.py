@@ -82,6 +82,19 @@ class VaswaniSinusoidalPositionalEmbedding(nn.Module):
         return sinusoids(position_ids, self.d_model)
 
 
+def attention_function(config: VaswaniConfig, restriction: int | None) -> Callable:
+    """Return the function that computes attention with the config's back end.
+
+    Raises
+    ------
+    ValueError
+        If attention is restricted, and the back end cannot do that.
+    """
+    name = config._attn_implementation
+    attention = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
+    return attention if restriction is None else restricted(attention, name, restriction)
+
+
 class VaswaniAttention(nn.Module):
     """Multi-head attention: Concat(head_1, ..., head_h) W^O, section 3.2.2.
 
@@ -123,10 +136,8 @@ class VaswaniAttention(nn.Module):
         """Attend from (B, T, D) `hidden_states`; return (B, T, D) and, where the back end has them, (B, H, T, S)."""
         query = self._split_heads(self.q_proj(hidden_states), self.head_dim)
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        name = self.config._attn_implementation
-        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
+        attention = attention_function(self.config, self.restriction)
         if self.restriction is not None:
-            attention = restricted(attention, name, self.restriction)
             length = key.shape[2] if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
             attention = functools.partial(attention, first_position=length - query.shape[2])
         output, weights = attention(
@@ -333,6 +344,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         restriction = self.config.attention_restriction
         if restriction is None:
             return create(**arguments)
+        attention_function(self.config, restriction)  # refuses a back end before a mask is made for it
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError(
                 f"attention_restriction={restriction} does not go together with an attention_mask of shape "

@@ -8,6 +8,7 @@ from training.benchmarks import contenders
 from training.benchmarks.contenders import Meter, main, marian, rate_of
 from training.benchmarks.records import Turn
 from training.settings import ROOT
+from vaswani.errors import UserError
 
 
 FLAGS = ["--dataset_name=grammar", "--source_lang=en", "--target_lang=de", f"--config_name={ROOT}/hub_configs/demo"]
@@ -72,6 +73,12 @@ def test_marian_has_the_architecture_of_our_config():
     assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (1499, 0, 1499)
     assert config._attn_implementation == "eager"
     assert model.training
+
+
+def test_a_restricted_model_has_no_marian(tiny_config, tmp_path):
+    tiny_config(attention_restriction=3).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="attention_restriction=3 must be none here: MarianMT cannot"):
+        marian(replace(TURN, flags=[*FLAGS[:-1], f"--config_name={tmp_path}"]))
 
 
 @pytest.mark.parametrize("contender", sorted(contenders.CONTENDERS))

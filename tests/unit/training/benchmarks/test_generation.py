@@ -7,6 +7,7 @@ from training import benchmark
 from training.benchmarks import generation
 from training.benchmarks.generation import Contender, check, compare, copy_of, marian_like
 from training.benchmarks.records import Rates
+from vaswani.errors import UserError
 
 
 def test_ours_in_bf16_is_compared_with_rows_of_as_many_beams():
@@ -40,6 +41,11 @@ def test_marian_has_our_weights_and_our_positions(random_model):
     ids = torch.randint(1, 22, (2, 5))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids}
     torch.testing.assert_close(marian(**inputs).logits, ours(**inputs).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_restricted_model_has_no_marian(random_model):
+    with pytest.raises(UserError, match="attention_restriction=3 must be none here: MarianMT cannot"):
+        marian_like(random_model(attention_restriction=3))
 
 
 def test_a_copy_in_another_precision_leaves_the_model_alone(random_model):

@@ -24,9 +24,9 @@ FIELDS = (("channels", 8), ("kernel_sizes", 3))
 def published(random_model, evaluation, tmp_path):
     """Return a function that publishes a tiny run and returns its card: front matter and text."""
 
-    def make(results=None, run=None, model=None, **given):
+    def make(results=None, run=None, model=None, fields=None, **given):
         tokenizer = train_tokenizer(["ab ab abc", "cd cd cde"], 260)
-        model = model or random_model(vocab_size=260)
+        model = model or random_model(vocab_size=260, **fields or {})
         defaults = {"dataset_name": "me/news", "dataset_config_name": "en-de", "output_dir": str(tmp_path / "run")}
         settings = make_settings(**{"source_lang": "en", "target_lang": "de"} | defaults | given)
         (tmp_path / "run").mkdir()
@@ -62,6 +62,17 @@ def test_the_front_matter_names_data_languages_and_every_evaluation(published, e
         ("me/news", "en-de", "validation"), ("me/news", "en-de", "test")
     ]  # fmt: skip
     assert [entry["metrics"][0]["value"] for entry in index["results"]] == [30.3, 20.1]
+
+
+def test_restricted_attention_has_a_line_of_its_own(published):
+    _, _, text = published(fields={"attention_restriction": 6})
+    assert "| heads h | 2 |\n| self-attention, restricted (section 4) | to r = 6 positions: " in text
+    assert " last ones |\n| dropout P_drop | 0.0 |\n" in text
+
+
+def test_unrestricted_attention_has_no_line(published):
+    _, _, text = published()
+    assert "| heads h | 2 |\n| dropout P_drop | 0.0 |\n" in text
 
 
 def test_a_model_that_was_adapted_names_its_base(published):

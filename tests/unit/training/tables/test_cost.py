@@ -3,6 +3,7 @@ import pytest
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
 from training.tables.rows import ROWS
 from vaswani import VaswaniConfig
+from vaswani.errors import UserError
 
 
 # At 40,960 types, with biases in attention: shared/reference/paper-and-peers.md 1.7 works them out by hand.
@@ -45,6 +46,11 @@ def test_operations_are_those_of_the_arithmetic(fields):
     config = VaswaniConfig(**fields)
     for length in (7, 28):
         assert flops_per_target_token(config, length) == arithmetic(config, length)
+
+
+def test_restricted_attention_is_not_counted_as_if_it_saw_everything():
+    with pytest.raises(UserError, match="attention_restriction=8 must be none here: the operations of restricted"):
+        flops_per_target_token(VaswaniConfig(vocab_size=99, attention_restriction=8))
 
 
 def test_table_2_comes_out_of_the_papers_formula():

@@ -23,6 +23,13 @@ def test_another_base_model_is_a_difference_and_so_is_none():
     assert differences(old, none) == []  # saved before there were base models
 
 
+def test_a_run_from_before_attention_could_be_restricted_is_resumed(tiny_config):
+    free, restricted = ({"model": tiny_config(attention_restriction=r).to_diff_dict()} for r in (None, 8))
+    before = {"model": {name: value for name, value in free["model"].items() if name != "attention_restriction"}}
+    assert differences(before, free) == []
+    assert differences(before, restricted) == ["model's attention_restriction is None there, 8 here"]
+
+
 def test_everything_that_changes_an_update_is_fixed():
     assert set(NAMES) >= FREE
     assert set(NAMES) - FREE == {

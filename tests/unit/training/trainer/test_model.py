@@ -4,7 +4,8 @@ import pytest
 from huggingface_hub import constants
 
 from training.settings import ROOT
-from training.trainer.model import build_model, load_config
+from training.trainer.model import build_model, check_attention, load_config
+from vaswani import ConvolutionalConfig, RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
 
@@ -28,6 +29,9 @@ def test_a_name_is_a_folder_of_hub_configs_and_then_any_folder(tiny_config, tmp_
         (None, "config_name='bas-en-de' must be a folder of hub_configs/ .the nearest is 'base-en-de'"),
         ('{"model_type": "marian"}', "config_name='bas-en-de' is a 'marian' model: it must be a 'vaswani' or "),
         ('{"model_type": "vaswani", "d_model": 7}', "config_name='bas-en-de': .*d_model"),
+        ('{"model_type": "recurrent", "encoder_layers": 2}', "'encoder_layers' is no field of a 'recurrent' model"),
+        ('{"model_type": "vaswani", "num_layer": 2}', "'num_layer' is no field of a 'vaswani' model .the nearest is"),
+        ('{"model_type": "convolutional", "encoder_kernel_sizes": [2]}', "encoder_kernel_sizes"),
     ],
 )
 def test_what_is_no_config_of_ours_is_refused(config, sentence, tmp_path, monkeypatch):
@@ -59,3 +63,24 @@ def test_the_decoding_of_the_configs_folder_wins_over_the_papers(tokenizer, tmp_
     assert (decoding.num_beams, decoding.length_penalty_alpha, decoding.extra_target_tokens) == (21, 0.3, 300)
     (tmp_path / "generation_config.json").unlink()
     assert build_model(load_config(str(tmp_path)), tokenizer, ("en", "de")).generation_config.num_beams == 4
+
+
+def test_a_saved_config_has_no_field_too_many(tiny_config, tmp_path):
+    for number, config in enumerate((tiny_config(), RecurrentConfig(), ConvolutionalConfig())):
+        config.save_pretrained(tmp_path / str(number))
+        assert type(load_config(str(tmp_path / str(number)))) is type(config)
+
+
+def test_a_back_end_that_cannot_restrict_attention_is_refused(tiny_config):
+    check_attention(tiny_config(), "flex_attention")
+    check_attention(tiny_config(attention_restriction=3), "eager")
+    check_attention(RecurrentConfig(), "flex_attention")
+    with pytest.raises(UserError, match="attn_implementation='flex_attention' cannot do attention_restriction=3"):
+        check_attention(tiny_config(attention_restriction=3), "flex_attention")
+
+
+def test_a_predecessor_is_built_as_the_transformer_is(tokenizer):
+    model = build_model(load_config("recurrent-attention-en-de"), tokenizer, ("nl", "fr"), "eager")
+    assert isinstance(model, RecurrentForConditionalGeneration)
+    assert (model.config.vocab_size, model.config.target_lang) == (len(tokenizer), "fr")
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty_alpha) == (4, 0.6)

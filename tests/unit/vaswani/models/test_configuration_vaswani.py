@@ -38,6 +38,8 @@ def test_padding_is_the_last_id_and_the_start_unless_given():
         ({"d_model": 9, "head_dim": 4}, "d_model=9 must be even for sinusoidal positions"),
         ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
         ({"v_head_dim": 0}, "v_head_dim=0 must be at least 1"),
+        ({"attention_restriction": 0}, "attention_restriction=0 must be at least 1"),
+        ({"attention_restriction": -2}, "attention_restriction=-2 must be at least 1"),
         ({"vocab_size": -3}, "vocab_size=-3 must be at least 1"),
         ({"vocab_size": 99, "pad_token_id": 99}, "pad_token_id=99 must be an id below vocab_size=99"),
         ({"vocab_size": 99, "pad_token_id": -1}, "pad_token_id=-1 must be an id below vocab_size=99"),
@@ -68,9 +70,12 @@ def test_bad_types_are_refused(fields):
 
 
 def test_saved_and_loaded_it_stays_the_same(tmp_path):
-    config = VaswaniConfig(vocab_size=99, head_dim=3, v_head_dim=5, source_lang="en", target_lang="de")
+    config = VaswaniConfig(
+        vocab_size=99, head_dim=3, v_head_dim=5, attention_restriction=7, source_lang="en", target_lang="de"
+    )
     config.save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == config.to_diff_dict()
+    assert AutoConfig.from_pretrained(tmp_path).attention_restriction == 7
     saved = json.loads((tmp_path / "config.json").read_text())
     assert set(saved["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
     assert set(saved["custom_pipelines"]) == {"translation", "translation_en_to_de"}

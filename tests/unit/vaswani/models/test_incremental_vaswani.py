@@ -134,6 +134,23 @@ def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
     assert (cache.mask == 0).nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 3]]
 
 
+@pytest.mark.parametrize("restriction", [1, 2, 5, 40])
+def test_a_restricted_cache_shows_the_last_positions_and_drops_the_others(restriction, random_model):
+    num_beams, room = 2, 0
+    model = random_model(attention_restriction=restriction)
+    cache = KVCache([layer.self_attn for layer in model.model.decoder.layers], torch.zeros(3, 5, 16), num_beams)
+    for length in range(1, 200):
+        cache.advance(None)
+        for layer in range(2):
+            states = torch.full((6, num_beams, 8), float(length))
+            keys, _ = cache.append(layer, states, states)
+        seen = keys[0, cache.mask[0, 0] == 0, 0].tolist()
+        assert seen == list(range(max(1, length - restriction + 1), length + 1))
+        room = max(room, cache.mask.shape[2] // num_beams)
+    assert room <= restriction + max(16, restriction // 4)
+    assert cache.length == 199
+
+
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_attention_is_that_of_equation_1(is_masked):
     query, keys, values = torch.randn(6, 3, 8), torch.randn(6, 5, 8), torch.randn(6, 5, 4)
