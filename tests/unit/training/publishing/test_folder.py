@@ -67,12 +67,12 @@ def test_the_front_matter_names_data_languages_and_every_evaluation(published, e
 def test_restricted_attention_has_a_line_of_its_own(published):
     _, _, text = published(fields={"attention_restriction": 6})
     assert "| heads h | 2 |\n| self-attention, restricted (section 4) | to r = 6 positions: " in text
-    assert " last ones |\n| dropout P_drop | 0.0 |\n" in text
+    assert " last ones |\n| positions | sinusoidal |\n" in text
 
 
 def test_unrestricted_attention_has_no_line(published):
     _, _, text = published()
-    assert "| heads h | 2 |\n| dropout P_drop | 0.0 |\n" in text
+    assert "| heads h | 2 |\n| positions | sinusoidal |\n" in text
 
 
 def test_a_model_that_was_adapted_names_its_base(published):
