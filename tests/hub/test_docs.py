@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 import training.table1
+import training.table2
 import training.table3
 import vaswani.cli
 from training.recipe import parse_settings
@@ -79,6 +80,16 @@ def test_table_1_commands_are_valid():
     assert len(commands) == 5
     for flags in commands:
         training.table1.make_grid(training.table1.parse(shlex.split(flags, comments=True)))
+
+
+def test_table_2_commands_are_valid(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    start = "python training/table2.py "
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
+    assert len(commands) >= 3
+    for command in commands:
+        training.table2.main([*shlex.split(command, comments=True)[2:], "--list"])
+    assert "\ntransformer " in capsys.readouterr().out
 
 
 def test_table_3_commands_are_valid(tmp_path, monkeypatch, capsys):
