@@ -7,8 +7,8 @@ from types import FrameType
 from typing import Self
 
 
-class Interrupted(Exception):
-    """The process was asked to end.
+class Interrupted(BaseException):
+    """The process was asked to end. No ``except Exception`` of a library may take it for an error of its own.
 
     Parameters
     ----------
@@ -44,22 +44,28 @@ class Interruption(SignalHandler):
 
     def __init__(self) -> None:
         self.is_deferred = False
-        self.pending: int | None = None
+        self.received: int | None = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Raise `Interrupted`, or note the signal while that is deferred."""
-        if self.is_deferred and self.pending is None:  # a second signal is not deferred
-            self.pending = number
-        else:
-            raise Interrupted(signal.Signals(number).name, number)
+        is_second, self.received = self.received is not None, number
+        if is_second or not self.is_deferred:  # a second signal is not deferred
+            self._raise_if_received()
+
+    def _raise_if_received(self) -> None:
+        if self.received is not None:
+            raise Interrupted(signal.Signals(self.received).name, self.received)
 
     @contextmanager
     def deferred(self) -> Generator[None, None, None]:
-        """Within this block a signal waits until the end of the block; a second one does not wait."""
+        """Within this block a signal waits until the end of the block; a second one does not wait.
+
+        An earlier signal is raised again: Python drops an exception that hits it while it deletes an object.
+        """
+        self._raise_if_received()
         self.is_deferred = True
         try:
             yield
         finally:
             self.is_deferred = False
-        if self.pending is not None:
-            raise Interrupted(signal.Signals(self.pending).name, self.pending)
+        self._raise_if_received()

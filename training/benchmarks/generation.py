@@ -22,7 +22,7 @@ from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from training.benchmarks.records import GenerationRow, Rates, as_record
 from training.machine import usable_cores
-from training.trainer.model import check_unrestricted, load_config
+from training.trainer.model import check_has_twin, load_config
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.models.modeling_vaswani import sinusoids
 
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     if options.device == "cpu":
         torch.set_num_threads(usable_cores())
     config = load_config(options.model_config)
+    check_has_twin(config)
     with tempfile.TemporaryDirectory() as folder:
         contenders, missing = enter(config, options, Path(folder))
         seconds: list[list[float]] = [[] for _ in contenders]
@@ -155,7 +156,7 @@ def marian_like(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
     UserError
         If our self-attention is restricted.
     """
-    check_unrestricted(ours.config, "MarianMT cannot restrict self-attention")
+    check_has_twin(ours.config)
     names = ["vocab_size", "d_model", "dropout", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
     names += [
         f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads", "ffn_dim")

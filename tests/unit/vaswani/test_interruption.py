@@ -97,6 +97,34 @@ def test_a_signal_after_deferred_work_does_not_wait():
     assert done == ["deferred", "deferred"]
 
 
+def test_a_library_that_catches_every_error_of_its_own_does_not_catch_it():
+    def work(_: Interruption) -> None:
+        try:
+            send(signal.SIGTERM)
+        except Exception:
+            pytest.fail("taken for an error of the library")
+
+    assert interrupted(work) == signal.SIGTERM
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_dropped_is_raised_again():
+    class Deleted:
+        def __del__(self):
+            send(signal.SIGTERM)
+
+    done = []
+
+    def work(interruption: Interruption) -> None:
+        Deleted()
+        done.append("went on")
+        with interruption.deferred():
+            done.append("deferred")
+
+    assert interrupted(work) == signal.SIGTERM
+    assert done == ["went on"]
+
+
 def test_an_error_in_deferred_work_is_not_replaced_by_the_signal():
     def work(interruption: Interruption) -> None:
         with interruption.deferred():
