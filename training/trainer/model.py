@@ -60,8 +60,9 @@ def check_fields(name: str, folder: Path, config: TranslatorConfig) -> None:
     """
     given, _ = PreTrainedConfig.get_config_dict(str(folder))
     known = [field.name for field in dataclasses.fields(config)]
+    allowed = {*known, *config.attribute_map, *NOTED_BY_TRANSFORMERS}
     for field in given:
-        if field not in known and field not in config.attribute_map and field not in NOTED_BY_TRANSFORMERS:
+        if field not in allowed and not field.startswith("_"):  # older releases of transformers add some of their own
             raise UserError(
                 f"config_name={name!r}: {field!r} is no field of a {config.model_type!r} model (the nearest is "
                 f"{nearest(field, known)!r})"

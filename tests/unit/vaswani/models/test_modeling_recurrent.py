@@ -60,16 +60,21 @@ def test_it_is_saved_and_loaded_with_each_weight_once(tied, make, batch, tmp_pat
     assert isinstance(AutoModel.from_pretrained(tmp_path), RecurrentModel)
 
 
-def test_weights_begin_uniform_and_pad_embeds_as_zero(make):
-    model = make(d_model=64, attention="additive")
-    for name, weight in model.named_parameters():
-        assert weight.detach().abs().max() <= modeling_recurrent.INITIAL_RANGE, name
-        if name.endswith(".bias"):
-            assert (weight == 0).all()
-            continue
-        assert weight.detach().std() == pytest.approx(0.1 / 3**0.5, rel=0.3), name
-    assert (model.model.encoder.embed_tokens.weight[22] == 0).all()
-    assert (model.model.decoder.embed_tokens.weight[22] == 0).all()
+def test_weights_begin_as_the_transformers_do_each_gate_by_itself(make):
+    model = make(d_model=64, attention="additive", bidirectional=True)
+    bounds = {  # sqrt(6 / (inputs + outputs)), whatever the number of gates
+        "encoder.layers.0.rnn.weight_ih_l0_reverse": (64, 32), "encoder.layers.0.rnn.weight_hh_l0": (32, 32),
+        "decoder.layers.1.rnn.weight_hh_l0": (64, 64), "decoder.combine.weight": (128, 64),
+        "decoder.attention.score_proj.weight": (64, 1),
+    }  # fmt: skip
+    weights = {name.removeprefix("model."): weight.detach() for name, weight in model.named_parameters()}
+    for name, (inputs, outputs) in bounds.items():
+        bound = (6 / (inputs + outputs)) ** 0.5
+        assert 0.9 * bound < weights[name].abs().max() <= bound, name
+    for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"):
+        assert weights[name][:22].std().item() == pytest.approx(1 / 8, rel=0.1), name
+        assert (weights[name][22] == 0).all() == ("embed" in name)
+    assert all((weight == 0).all() for name, weight in weights.items() if "bias" in name)
 
 
 def test_dropout_stands_on_embeddings_between_layers_and_on_the_output(make, batch, monkeypatch):
