@@ -70,7 +70,7 @@ def check_fields(name: str, folder: Path, config: TranslatorConfig) -> None:
 
 
 def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
-    """Refuse a back end that cannot restrict self-attention, where the model does.
+    """Refuse a back end that cannot do a model's attention.
 
     Raises
     ------
@@ -78,10 +78,12 @@ def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
         Naming both.
     """
     restriction = getattr(config, "attention_restriction", None)
-    if restriction is not None and attn_implementation not in ("sdpa", "eager"):
+    what = f"a {config.model_type!r} model" if restriction is None else f"attention_restriction={restriction}"
+    is_any_allowed = config.model_type == "vaswani" and restriction is None
+    if not is_any_allowed and attn_implementation not in ("sdpa", "eager"):
         raise UserError(
-            f"attn_implementation={attn_implementation!r} cannot do attention_restriction={restriction} of the "
-            "config: it must be 'sdpa' or 'eager'"
+            f"attn_implementation={attn_implementation!r} does not go together with {what}: it must be 'sdpa' or "
+            "'eager'"
         )
 
 

@@ -71,12 +71,14 @@ def test_a_saved_config_has_no_field_too_many(tiny_config, tmp_path):
         assert type(load_config(str(tmp_path / str(number)))) is type(config)
 
 
-def test_a_back_end_that_cannot_restrict_attention_is_refused(tiny_config):
+def test_a_back_end_that_cannot_do_the_attention_is_refused(tiny_config):
     check_attention(tiny_config(), "flex_attention")
     check_attention(tiny_config(attention_restriction=3), "eager")
-    check_attention(RecurrentConfig(), "flex_attention")
-    with pytest.raises(UserError, match="attn_implementation='flex_attention' cannot do attention_restriction=3"):
+    check_attention(RecurrentConfig(), "sdpa")
+    with pytest.raises(UserError, match="attn_implementation='flex_attention' does not go together with attention_re"):
         check_attention(tiny_config(attention_restriction=3), "flex_attention")
+    with pytest.raises(UserError, match="'flex_attention' does not go together with a 'convolutional' model: it must"):
+        check_attention(ConvolutionalConfig(), "flex_attention")
 
 
 def test_a_predecessor_is_built_as_the_transformer_is(tokenizer):
