@@ -166,6 +166,7 @@ def run_tests(row: Row) -> Result:
     report = row.folder / "report.xml"
     report.unlink(missing_ok=True)
     command = [python, "-m", "pytest", "-m", "smoke", "-q", "--tb=short", "--disable-warnings", f"--junitxml={report}"]
+    command += ["--numprocesses=2", "--dist=loadfile"]
     started = time.monotonic()
     status = subprocess.run([*command, "-p", "no:cacheprovider"], cwd=ROOT, check=False).returncode
     result = Result(row, versions, seconds=time.monotonic() - started)
