@@ -25,7 +25,9 @@ def collected(make_plan, finish, monkeypatch):
     decodings = {}
     for number, run in enumerate(plan.plan_runs()):
         finish(run, 10.0 + number, speed=500.0)
-        found = WRONG[:4] + REFERENCES[4:] if run.name.startswith("recurrent") else REFERENCES
+        found = WRONG[:4] + REFERENCES[4:] if run.name.startswith("recurrent") else list(REFERENCES)
+        if run.name == "transformer-2":  # the seeds differ
+            found[5] = WRONG[5]
         decodings[run.name] = Decoding(found, tokens=60, seconds=2.0 + number)
     return plan, collect(plan, TEXT, decodings, "de"), decodings
 
@@ -52,8 +54,10 @@ def test_differences_are_to_the_transformer_of_the_same_seed(collected):
     assert result.p_value == expected["sacrebleu"]["bootstrap_p_value"]
     assert result.paper_minus_baseline == expected["paper_bleu"]["difference"]
     assert result.paper_p_value == expected["paper_bleu"]["bootstrap_p_value"]
-    for baseline in table.of("transformer"):
-        assert (baseline.minus_baseline, baseline.p_value, round(baseline.sacrebleu)) == (None, None, 100)
+    first, second = table.of("transformer")
+    assert first.sacrebleu == pytest.approx(100)
+    assert second.sacrebleu < 99
+    assert [(one.minus_baseline, one.p_value) for one in (first, second)] == [(None, None)] * 2
 
 
 def test_curves_are_of_the_evaluations_on_the_way(collected):
@@ -67,7 +71,9 @@ def test_bleu_by_length_is_the_mean_over_seeds(collected):
     assert [part.name for part in table.parts] == ["3", "4-6"]
     short, long = table.bleu_by_length["recurrent"]
     assert short < long < 100
-    assert [round(bleu) for bleu in table.bleu_by_length["transformer"]] == [100, 100]
+    short, long = table.bleu_by_length["transformer"]
+    assert short == pytest.approx(100)
+    assert long < 99
 
 
 def test_a_mean_needs_all_seeds(collected):
