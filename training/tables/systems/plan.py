@@ -66,6 +66,8 @@ class Plan:
         self.entries = [self._entry(system) for system in systems]
         for entry in self.entries:
             entry.steps = self._steps(entry)
+            if entry.steps is not None:
+                self._check_search(entry, entry.steps)
 
     def _entry(self, system: System) -> Entry:
         settings = system.settings(*self.flags)
@@ -91,6 +93,20 @@ class Plan:
             )
         return steps
 
+    def _search_steps(self, steps: int) -> int:
+        """Return the updates for which a system tries each factor."""
+        return max(1, int(self.options.search_share * steps))
+
+    def _check_search(self, entry: Entry, steps: int) -> None:
+        """Refuse a search that ends before the learning rate has reached its peak: the highest would always win."""
+        warmup = entry.system.settings(*self.flags).optimization.warmup_steps
+        if len(self.options.learning_rate_factors) > 1 and self._search_steps(steps) <= warmup:
+            raise UserError(
+                f"search_share={self.options.search_share:g} lets {entry.system.name!r} try each learning rate for "
+                f"{self._search_steps(steps):,} updates, which must be more than warmup_steps={warmup:,}: raise the "
+                "share, shorten the warm-up, or give one of learning_rate_factors"
+            )
+
     def budget_in_flops(self) -> float:
         """Return the training FLOPs of each system: those given, or those of the Transformer's recipe."""
         if self.options.flops is not None:
@@ -115,7 +131,9 @@ class Plan:
         for entry, run in zip(self.entries, timed, strict=False):
             rate = max(row["target_tokens_per_second"] for row in logged(run))
             entry.steps = int(self.options.minutes * 60 * rate / entry.tokens_per_update)
-            if entry.steps < 1:
+            if entry.steps >= 1:
+                self._check_search(entry, entry.steps)
+            else:
                 raise UserError(
                     f"minutes={self.options.minutes:g} does not suffice for one update of {entry.system.name!r}, "
                     f"which trains on {rate:.0f} target tokens a second"
@@ -126,7 +144,7 @@ class Plan:
         factors = self.options.learning_rate_factors
         for entry in self.entries if len(factors) > 1 else []:
             assert entry.steps is not None
-            steps = max(1, int(self.options.search_share * entry.steps))
+            steps = self._search_steps(entry.steps)
             names = {factor: f"search-{factor:g}" for factor in factors}
             entry.search = [
                 self._run(entry, name, steps, [f"--learning_rate_factor={factor}", *SEARCH_FLAGS])

@@ -20,7 +20,7 @@ def test_every_system_gets_the_same_flops(make_plan):
 
 
 def test_or_the_same_target_tokens_or_what_the_transformers_recipe_costs(make_plan):
-    assert [entry.steps for entry in make_plan(flops=None, target_tokens=7999).entries] == [7, 7]
+    assert [entry.steps for entry in make_plan(flops=None, target_tokens=7999, search_share=1.0).entries] == [7, 7]
     recurrent, transformer = make_plan(flops=None).entries
     assert transformer.steps == 100_000
     assert recurrent.flops(recurrent.steps) == pytest.approx(transformer.flops(100_000), rel=1e-3)
@@ -70,6 +70,16 @@ def test_the_search_tries_each_rate_for_its_share_and_the_lowest_perplexity_wins
         finish(run, perplexity)
     plan.choose()
     assert [entry.factor for entry in plan.entries] == [1.0, 0.5]
+
+
+def test_a_search_must_go_beyond_the_warm_up(make_plan):
+    steps = make_plan().entries[0].steps
+    make_plan(f"--warmup_steps={steps // 10 - 1}", systems="recurrent")
+    with pytest.raises(
+        UserError, match=rf"search_share=0.1 lets 'recurrent' try .* {steps // 10:,} updates, which must"
+    ):
+        make_plan(f"--warmup_steps={steps // 10}", systems="recurrent")
+    make_plan("--warmup_steps=4000", learning_rate_factors=[1.0])
 
 
 def test_one_rate_needs_no_search(make_plan):
