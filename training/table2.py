@@ -130,9 +130,9 @@ def compare_systems(plan: Plan, command: str) -> None:
     sides = ([sentence or "" for sentence in prepared.text[split][side]] for side in ("source", "target"))
     text = EvaluationSet(split, split, *sides)
 
-    train(plan.runs_to_time(), options.jobs)
-    if options.minutes is not None:
-        plan.set_steps(plan.runs_to_time())
+    timed = plan.runs_to_time()
+    train(timed, options.jobs)
+    plan.set_steps(timed)
     train(plan.plan_search(), options.jobs)
     plan.choose()
     runs = plan.plan_runs()

@@ -11,7 +11,7 @@ from typing import Any
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
 from training.tables.rows import ROWS, Row
 from training.tables.scaling import scale_config
-from training.tables.sweep import Run, read_metrics
+from training.tables.sweep import Run, final_evaluation, logged_rows
 
 
 PAPERS_VOCABULARY = 40_960
@@ -129,9 +129,7 @@ def describe_row(row: Row, scale: float, run: Run) -> Description:
 
 def measure(run: Run) -> Measurement:
     """Return what a finished run measured on its validation split."""
-    metrics = read_metrics(run.directory)
-    final = [row for row in metrics if row.get("split") == "validation"][-1]
-    logged = [row for row in metrics if "target_tokens_per_second" in row]
+    final, logged = final_evaluation(run.directory, "validation"), logged_rows(run.directory)
     return Measurement(
         perplexity=final["perplexity"],
         # The paper's protocol where its tokenizer knows the language.

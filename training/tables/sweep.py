@@ -106,6 +106,16 @@ def read_metrics(directory: Path) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def logged_rows(directory: Path) -> list[dict]:
+    """Return the rows that a run has logged of its updates."""
+    return [row for row in read_metrics(directory) if "target_tokens_per_second" in row]
+
+
+def final_evaluation(directory: Path, split: str) -> dict:
+    """Return the row of a finished run's last evaluation on a split."""
+    return [row for row in read_metrics(directory) if row.get("split") == split][-1]
+
+
 def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) -> None:
     """Finish all runs, `jobs` at a time, the costliest first where several share the machine.
 

@@ -9,7 +9,7 @@ from training.recipe import names_of
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.flags import flags_of_a_length
 from training.tables.scaling import scale_config
-from training.tables.sweep import Run, read_metrics
+from training.tables.sweep import Run, final_evaluation, logged_rows
 from training.tables.systems.catalogue import BASELINE, SYSTEMS, System
 from vaswani.errors import UserError
 
@@ -129,7 +129,7 @@ class Plan:
             If the time does not suffice for one update of a system.
         """
         for entry, run in zip(self.entries, timed, strict=False):
-            rate = max(row["target_tokens_per_second"] for row in logged(run))
+            rate = max(row["target_tokens_per_second"] for row in logged_rows(run.directory))
             entry.steps = int(self.options.minutes * 60 * rate / entry.tokens_per_update)
             if entry.steps >= 1:
                 self._check_search(entry, entry.steps)
@@ -190,11 +190,6 @@ class Plan:
 SEARCH_FLAGS = ["--max_eval_samples=300", "--eval_steps=0"]
 
 
-def logged(run: Run) -> list[dict]:
-    """Return the rows that a run logged on its way."""
-    return [row for row in read_metrics(run.directory) if "target_tokens_per_second" in row]
-
-
 def perplexity(run: Run) -> float:
     """Return a finished run's last perplexity on validation."""
-    return [row for row in read_metrics(run.directory) if row.get("split") == "validation"][-1]["perplexity"]
+    return final_evaluation(run.directory, "validation")["perplexity"]

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from training.tables.sweep import Run, read_metrics
+from training.tables.sweep import Run, final_evaluation, logged_rows, read_metrics
 from training.tables.systems.catalogue import BASELINE
-from training.tables.systems.plan import Entry, Plan, logged
+from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.translations import Bucket, Decoding, bleu_of, buckets
 from vaswani.scoring.protocols import moses_languages, score
 from vaswani.scoring.references import EvaluationSet
@@ -132,9 +132,9 @@ def collect(plan: Plan, text: EvaluationSet, decodings: Mapping[str, Decoding], 
 def _result(
     entry: Entry, run: Run, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str | None
 ) -> Result:
-    rows, decoding, settings = logged(run), decodings[run.name], run.settings
+    rows, decoding, settings = logged_rows(run.directory), decodings[run.name], run.settings
     tokens = sum(row["target_tokens"] for row in rows)
-    [*_, final] = [row for row in read_metrics(run.directory) if row.get("split") == text.split]
+    final = final_evaluation(run.directory, text.split)
     scores = score(decoding.translations, text.references, target_lang)
     seed, baseline = settings.optimization.seed, decodings.get(f"{BASELINE}-{settings.optimization.seed}")
     against: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,6 @@
 """What a finished system translates: kept beside its run, timed, and scored by the length of the source."""
 
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -88,8 +87,3 @@ def bleu_of(part: Bucket, translations: Sequence[str], references: Sequence[str]
     """Return sacreBLEU of the sentences of a bucket, as one corpus."""
     hypotheses, expected = ([side[index] for index in part.sentences] for side in (translations, references))
     return sacrebleu.corpus_bleu(hypotheses, [expected], force=True).score
-
-
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the seeds' figures and how far they lie apart."""
-    return statistics.fmean(values), max(values) - min(values)
