@@ -64,8 +64,9 @@ class Plan:
     def __init__(self, systems: Sequence[System], options: argparse.Namespace, flags: list[str]):
         self.options, self.flags = options, flags
         self.entries = [self._entry(system) for system in systems]
+        budget = self.budget_in_flops()
         for entry in self.entries:
-            entry.steps = self._steps(entry)
+            entry.steps = self._steps(entry, budget)
             if entry.steps is not None:
                 self._check_search(entry, entry.steps)
 
@@ -76,15 +77,14 @@ class Plan:
         tokens = settings.optimization.max_tokens_per_batch
         return Entry(system, count_parameters(config), flops_per_target_token(config), tokens)
 
-    def _steps(self, entry: Entry) -> int | None:
-        """Return the updates that the budget pays for; None if it is a time."""
+    def _steps(self, entry: Entry, flops: float) -> int | None:
+        """Return the updates that the budget pays for, these FLOPs or another; None if it is a time."""
         options = self.options
         if options.minutes is not None:
             return None
         if options.target_tokens is not None:
             text, steps = f"target_tokens={options.target_tokens}", options.target_tokens // entry.tokens_per_update
         else:
-            flops = self.budget_in_flops()
             text, steps = f"flops={flops:g}", int(flops / entry.flops(1))
         if steps < 1:
             raise UserError(
