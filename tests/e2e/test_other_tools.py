@@ -35,7 +35,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from training.settings import ROOT
-from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani import ConvolutionalConfig, RecurrentConfig, VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani.models.search_vaswani import length_penalty
 
 
@@ -176,14 +176,47 @@ def test_seq2seq_trainer_leaves_a_published_model_what_it_was(finished_run, tmp_
     assert limited.shape[1] == 1 + inputs["input_ids"].shape[1] + 50
 
 
-def test_seq2seq_trainer_takes_a_fresh_model(tmp_path):
-    ids = {"vocab_size": PAD + 1, "pad_token_id": PAD, "decoder_start_token_id": PAD}
-    config = AutoConfig.from_pretrained(ROOT / "hub_configs" / "demo", **ids)
-    model = AutoModelForSeq2SeqLM.from_config(config)
+SIZES = {"vocab_size": PAD + 1, "pad_token_id": PAD, "decoder_start_token_id": PAD}
+KINDS = {
+    "vaswani": lambda: AutoConfig.from_pretrained(ROOT / "hub_configs" / "demo", **SIZES),
+    "recurrent": lambda: RecurrentConfig(**SIZES, d_model=16, attention="scaled_dot"),
+    "convolutional": lambda: ConvolutionalConfig(
+        **SIZES,
+        d_model=16,
+        encoder_channels=[16, 32],
+        encoder_kernel_sizes=[3, 3],
+        decoder_channels=[16],
+        decoder_kernel_sizes=[3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_seq2seq_trainer_takes_a_fresh_model(name, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_config(KINDS[name]())
     trainer = trainer_for(model, tmp_path, pairs(4), pairs(4), collate)
     trainer.train()
     assert lengths_without_an_end(model.eval()) == [55, 53, 54]
     assert torch.equal(translate(model, num_beams=4), translate(model, num_beams=4, length_penalty_alpha=0.6))
+    trainer.save_model(tmp_path / "saved")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved").eval()
+    assert torch.equal(translate(loaded, num_beams=4), translate(model, num_beams=4))
+
+
+@pytest.mark.parametrize(("name", "layer"), [("recurrent", "combine"), ("convolutional", "embed_positions")])
+@torch.no_grad()
+def test_a_predecessor_takes_an_adapter(name, layer):
+    torch.manual_seed(0)
+    model = AutoModelForSeq2SeqLM.from_config(KINDS[name]()).eval()
+    plain = translate(model, num_beams=3)
+    adapted = get_peft_model(model, LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, target_modules=[layer])).eval()
+    for weight in (weight for key, weight in adapted.named_parameters() if "lora" in key):
+        weight.normal_(0, 1.5)
+    translations = translate(adapted, num_beams=3)
+    assert translations.shape != plain.shape or not torch.equal(translations, plain)
+    with adapted.disable_adapter():
+        assert torch.equal(translate(adapted, num_beams=3), plain)
+    assert torch.equal(translate(adapted.merge_and_unload(), num_beams=3), translations)
 
 
 WITHOUT_THE_PACKAGE = """
