@@ -78,7 +78,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--seeds", default="2017", help="one run each, with commas between")
     parser.add_argument(
-        "--learning_rate_factors", default="0.5,1,2", help="each system tries these; one alone means no search"
+        "--learning_rate_factors",
+        default="0.5,1,2",
+        help="each system tries these, then half the lowest or twice "
+        "the highest while that is the best; one alone means no search",
     )
     parser.add_argument(
         "--search_share", type=float, default=0.1, help="share of its updates for which a system tries each factor"
@@ -133,7 +136,8 @@ def compare_systems(plan: Plan, command: str) -> None:
     timed = plan.runs_to_time()
     train(timed, options.jobs)
     plan.set_steps(timed)
-    train(plan.plan_search(), options.jobs)
+    while tried := plan.plan_search():
+        train(tried, options.jobs)
     plan.choose()
     runs = plan.plan_runs()
     decodings: dict[str, Decoding] = {}

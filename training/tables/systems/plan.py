@@ -29,8 +29,8 @@ class Entry:
         Updates of a final run; None until its speed is known, where the budget is a time.
     factor : float or None
         The learning rate's factor that the search chose; None before.
-    search : list of Run
-        One for each factor that is tried.
+    search : dict of float to Run
+        The run for each factor that is tried.
     runs : list of Run
         The final ones, one for each seed.
     """
@@ -41,7 +41,7 @@ class Entry:
     tokens_per_update: int
     steps: int | None = None
     factor: float | None = None
-    search: list[Run] = field(default_factory=list)
+    search: dict[float, Run] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
 
     def flops(self, steps: int) -> float:
@@ -140,24 +140,31 @@ class Plan:
                 )
 
     def plan_search(self) -> list[Run]:
-        """Make the runs that try each factor of the learning rate; none where there is but one."""
-        factors = self.options.learning_rate_factors
-        for entry in self.entries if len(factors) > 1 else []:
+        """Make the runs that the search for learning rates needs next; none when it is over, or there is but one rate.
+
+        Each system tries the factors that are given; then half the lowest or twice the highest, for as long as that
+        one is the best.
+        """
+        runs = []
+        for entry in self.entries if len(self.options.learning_rate_factors) > 1 else []:
             assert entry.steps is not None
             steps = self._search_steps(entry.steps)
-            names = {factor: f"search-{factor:g}" for factor in factors}
-            entry.search = [
-                self._run(entry, name, steps, [f"--learning_rate_factor={factor}", *SEARCH_FLAGS])
-                for factor, name in names.items()
-            ]
-        return [run for entry in self.entries for run in entry.search]
+            for factor in self._factors_to_try(entry):
+                flags = [f"--learning_rate_factor={factor}", *SEARCH_FLAGS]
+                entry.search[factor] = self._run(entry, f"search-{factor:g}", steps, flags)
+                runs.append(entry.search[factor])
+        return runs
+
+    def _factors_to_try(self, entry: Entry) -> list[float]:
+        if not entry.search:
+            return self.options.learning_rate_factors
+        best = best_factor(entry)
+        return [best / 2] * (best == min(entry.search)) + [2 * best] * (best == max(entry.search))
 
     def choose(self) -> None:
         """Choose for each system the factor with the lowest perplexity on validation."""
-        factors = self.options.learning_rate_factors
         for entry in self.entries:
-            tried = [perplexity(run) for run in entry.search]
-            entry.factor = factors[tried.index(min(tried))] if tried else factors[0]
+            entry.factor = best_factor(entry) if entry.search else self.options.learning_rate_factors[0]
 
     def plan_runs(self) -> list[Run]:
         """Make the final runs, a system's after one another."""
@@ -188,6 +195,11 @@ class Plan:
 
 # The search needs the perplexity of validation only: translations, which cost more, are few.
 SEARCH_FLAGS = ["--max_eval_samples=300", "--eval_steps=0"]
+
+
+def best_factor(entry: Entry) -> float:
+    """Return the factor that led to the lowest perplexity on validation, of those that a system has tried."""
+    return min(entry.search, key=lambda factor: perplexity(entry.search[factor]))
 
 
 def perplexity(run: Run) -> float:

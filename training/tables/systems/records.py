@@ -147,7 +147,7 @@ def _result(
         parameters=entry.parameters,
         flops_per_target_token=entry.flops_per_target_token,
         learning_rate_factor=settings.optimization.learning_rate_factor,
-        search_flops=sum(tried.cost for tried in entry.search),
+        search_flops=sum(tried.cost for tried in entry.search.values()),
         max_steps=settings.optimization.max_steps,
         target_tokens=tokens,
         training_flops=tokens * entry.flops_per_target_token,

@@ -69,8 +69,9 @@ def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
     name = Path(data.dataset_name or (data.train_file or [""])[0]).name
     factors = ", ".join(f"{factor:g}" for factor in options.learning_rate_factors)
     search = (
-        f"The learning rate's factor of each system is the one of {factors} with the lowest perplexity on validation "
-        f"after {options.search_share:.0%} of its updates; its cost is shown."
+        f"The learning rate's factor of each system is the one with the lowest perplexity on validation after "
+        f"{options.search_share:.0%} of its updates, of {factors}, and of half or twice the outermost for as long as "
+        "that was the best; the cost of the search is shown."
         if len(options.learning_rate_factors) > 1
         else f"The learning rate's factor is {factors} for all."
     )

@@ -61,15 +61,33 @@ def test_the_search_tries_each_rate_for_its_share_and_the_lowest_perplexity_wins
     tried = plan.plan_search()
     assert [run.name for run in tried][:3] == ["recurrent-search-0.5", "recurrent-search-1", "recurrent-search-2"]
     for entry in plan.entries:
-        for run, factor in zip(entry.search, (0.5, 1.0, 2.0), strict=True):
+        for run, factor in zip(entry.search.values(), (0.5, 1.0, 2.0), strict=True):
             assert run.settings.optimization.learning_rate_factor == factor
             assert run.settings.optimization.max_steps == int(0.1 * entry.steps)
             assert run.settings.data.max_eval_samples == 300
             assert run.cost == entry.flops(int(0.1 * entry.steps))
-    for run, perplexity in zip(tried, (9.0, 5.0, 7.0, 4.0, 6.0, 5.0), strict=True):
+    for run, perplexity in zip(tried, (9.0, 5.0, 7.0, 6.0, 4.0, 5.0), strict=True):
         finish(run, perplexity)
+    assert plan.plan_search() == []
     plan.choose()
-    assert [entry.factor for entry in plan.entries] == [1.0, 0.5]
+    assert [entry.factor for entry in plan.entries] == [1.0, 1.0]
+
+
+def test_the_search_goes_on_beyond_an_edge_that_is_the_best(make_plan, finish):
+    plan = make_plan()
+    for run, perplexity in zip(plan.plan_search(), (9.0, 8.0, 7.0, 4.0, 6.0, 5.0), strict=True):
+        finish(run, perplexity)
+    tried = plan.plan_search()
+    assert [run.name for run in tried] == ["recurrent-search-4", "transformer-search-0.25"]
+    assert tried[1].settings.optimization.learning_rate_factor == 0.25
+    finish(tried[0], 6.0)  # better still
+    finish(tried[1], 4.5)
+    [last] = plan.plan_search()
+    assert last.name == "recurrent-search-8"
+    finish(last, 6.5)
+    assert plan.plan_search() == []
+    plan.choose()
+    assert [entry.factor for entry in plan.entries] == [4.0, 0.5]
 
 
 def test_a_search_must_go_beyond_the_warm_up(make_plan):

@@ -37,7 +37,7 @@ def test_a_result_has_the_figures_of_its_run(collected):
     result, entry = table.of("recurrent")[0], plan.entries[0]
     assert (result.seed, result.learning_rate_factor, result.max_steps) == (1, 2.0, entry.steps)
     assert (result.parameters, result.flops_per_target_token) == (entry.parameters, entry.flops_per_target_token)
-    assert result.search_flops == sum(run.cost for run in entry.search)
+    assert result.search_flops == sum(run.cost for run in entry.search.values())
     assert result.target_tokens == 10_000
     assert result.training_flops == 10_000 * entry.flops_per_target_token
     assert result.training_seconds == 4000 / 500 + 6000 / 1000
