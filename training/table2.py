@@ -2,7 +2,7 @@
 
   python training/table2.py --list
   python training/table2.py --output_dir runs/table2
-  python training/table2.py --scale 0.5 --flops 1e14 --seeds 2017,2018 --jobs 2 ...    (in full in docs/table2.md)
+  python training/table2.py --scale 0.25 --flops 5e13 --seeds 2017,2018 --jobs 2 ...    (in full in docs/table2.md)
 
 Every system gets the same training FLOPs (or target tokens, or minutes), text, vocabulary, loop and search for
 translations, and the same small search for its learning rate. Every flag of run.py may follow and holds for all runs.

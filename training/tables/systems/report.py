@@ -23,6 +23,9 @@ COLORS = {
     "transformer": "#D55E00",
 }
 
+# Where names would hide each other in the picture: alignment and offset.
+BESIDE_ITS_POINT = {"ConvS2S, ensemble": ("center", (0, 7)), "GNMT + RL, ensemble": ("right", (6, -15))}
+
 
 def list_plan(plan: Plan, layout: Layout) -> str:
     """Write what each system is, and what its training will cost."""
@@ -165,12 +168,14 @@ def draw(table: Table, path: Path) -> None:
         over_length.plot([part.name for part in table.parts], table.bleu_by_length[name], **line)
     over_cost.set(xlabel="training FLOPs", ylabel="sacreBLEU on validation, greedy", title="At equal cost, here")
     over_length.set(xlabel="words of the source", ylabel="sacreBLEU", title="By length of the source, here")
-    over_cost.legend()
+    figure.legend(*over_cost.get_legend_handles_labels(), loc="outside lower center", ncols=len(SYSTEMS))
     for row in PAPER_ROWS:
         if row.bleu_en_de is not None and row.flops_en_de is not None:
             color = COLORS[BASELINE] if row.name.startswith("Transformer") else "#0072B2"
             paper.plot(row.flops_en_de, row.bleu_en_de, "o", color=color)
-            paper.annotate(row.name, (row.flops_en_de, row.bleu_en_de), (4, 5), textcoords="offset points", fontsize=8)
+            side, place = BESIDE_ITS_POINT.get(row.name, ("left", (4, 5)))
+            at = row.flops_en_de, row.bleu_en_de
+            paper.annotate(row.name, at, place, textcoords="offset points", fontsize=8, ha=side)
     paper.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU, newstest2014 EN-DE", title="In the paper (Table 2)")
     paper.margins(0.2)
     for axes in figure.axes:
