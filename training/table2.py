@@ -136,8 +136,7 @@ def compare_systems(plan: Plan, command: str) -> None:
     timed = plan.runs_to_time()
     train(timed, options.jobs)
     plan.set_steps(timed)
-    while tried := plan.plan_search():
-        train(tried, options.jobs)
+    search(plan, options.jobs)
     plan.choose()
     runs = plan.plan_runs()
     decodings: dict[str, Decoding] = {}
@@ -151,6 +150,19 @@ def compare_systems(plan: Plan, command: str) -> None:
     for run in runs:  # one after another, so that each is timed with the whole machine
         decodings[run.name] = decode(run, text)
         tell()
+
+
+def search(plan: Plan, jobs: int) -> None:
+    """Train what the search for learning rates asks for, until it asks for no more.
+
+    A rate with which a run diverges is no error, but the worst of all.
+    """
+    while tried := plan.plan_search():
+        try:
+            train(tried, jobs)
+        except UserError:
+            if not all(run.is_finished or run.has_diverged for run in tried):
+                raise
 
 
 def train(runs: list[Run], jobs: int) -> None:

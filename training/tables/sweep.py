@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from training.machine import usable_cores
 from training.settings import ROOT, TrainingSettings
+from training.trainer.loop import NOT_FINITE
 from training.trainer.run_directory import changed_settings
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted, Interruption
@@ -61,6 +62,11 @@ class Run:
     def is_finished(self) -> bool:
         """Whether it has published its model."""
         return (self.directory / "model" / "README.md").exists()
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether it failed because it learned too fast."""
+        return self.error is not None and NOT_FINITE in self.error
 
     def check(self) -> None:
         """Refuse a directory that holds another run.

@@ -29,6 +29,7 @@ from vaswani.scoring.references import EvaluationSet
 
 
 MAX_SKIPPED_IN_A_ROW = 20  # more than fp16 needs to find its scale
+NOT_FINITE = "had a loss or gradient that is not finite"  # by which a sweep knows that a run has diverged
 
 
 class UpdateResult(NamedTuple):
@@ -262,9 +263,9 @@ class TrainingLoop:
         )
         if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
-                f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a loss or gradient that is not finite, the last at step "
-                f"{progress.step} ({batch}): lower learning_rate_factor={self.optimization.learning_rate_factor} or "
-                f"raise warmup_steps={self.optimization.warmup_steps}"
+                f"{MAX_SKIPPED_IN_A_ROW} updates in a row {NOT_FINITE}, the last at step {progress.step} ({batch}): "
+                f"lower learning_rate_factor={self.optimization.learning_rate_factor} or raise "
+                f"warmup_steps={self.optimization.warmup_steps}"
             )
 
     def log(self, rate: float) -> None:

@@ -1,8 +1,12 @@
 """The command that fills Table 2."""
 
+import csv
+
 import pytest
 
 from training import table2
+from training.tables.systems.translations import Decoding
+from training.trainer.loop import NOT_FINITE
 from vaswani.errors import UserError
 
 
@@ -52,3 +56,73 @@ def test_a_list_needs_no_training_and_fits_a_terminal(capsys):
 def test_numbers_are_read_once_each_in_their_order():
     options, flags = table2.parse(["--seeds", "3, 1,3", "--learning_rate_factors=0.5,1", "--warmup_steps=3"])
     assert (options.seeds, options.learning_rate_factors, flags) == ([3, 1], [0.5, 1.0], ["--warmup_steps=3"])
+
+
+@pytest.fixture
+def sweep(finish, monkeypatch):
+    """Return all that is trained, in turns: search runs end with a perplexity that is best at factor 1, or diverge."""
+    turns = []
+
+    def run_all(runs, jobs, when_done):
+        turns.append([run.name for run in runs])
+        for run in runs:
+            factor = run.settings.optimization.learning_rate_factor
+            if factor > 2:
+                run.error = f"error: 20 updates in a row {NOT_FINITE}, the last at step 25"
+            elif not run.is_finished:
+                finish(run, 5.0 + abs(factor - best[run.name.split("-")[0]]))
+            when_done(run)
+        failed = [run for run in runs if run.error]
+        if failed:
+            raise UserError(f"{len(failed)} of {len(runs)} failed")
+
+    best = {"recurrent": 2.0, "transformer": 0.5}
+    monkeypatch.setattr(table2, "run_all", run_all)
+    return turns
+
+
+def test_the_search_ends_where_a_rate_is_worse_or_diverges(sweep, make_plan, capsys):
+    plan = make_plan()
+    table2.search(plan, jobs=1)
+    assert sweep == [
+        [f"{system}-search-{factor}" for system in ("recurrent", "transformer") for factor in ("0.5", "1", "2")],
+        ["recurrent-search-4", "transformer-search-0.25"],
+    ]
+    plan.choose()
+    assert [entry.factor for entry in plan.entries] == [2.0, 0.5]
+    assert "recurrent-search-2: perplexity 5.00 on validation" in capsys.readouterr().out
+
+
+def test_a_search_that_fails_for_another_reason_ends_the_comparison(make_plan, monkeypatch):
+    def run_all(runs, jobs, when_done):
+        runs[0].error = "RuntimeError: out of memory"
+        raise UserError("1 of 6 failed")
+
+    monkeypatch.setattr(table2, "run_all", run_all)
+    with pytest.raises(UserError, match="1 of 6 failed"):
+        table2.search(make_plan(), jobs=1)
+
+
+def test_what_was_searched_is_trained_translated_and_written_down(sweep, make_plan, tmp_path, monkeypatch):
+    decoded = []
+
+    def decode(run, text):
+        decoded.append(run.name)
+        return Decoding(list(text.references), tokens=10, seconds=2.0)
+
+    monkeypatch.setattr(table2, "decode", decode)
+    plan = make_plan("--source_lang=en", "--target_lang=de", "--max_eval_samples=20")
+    table2.compare_systems(plan, "python training/table2.py")
+    final = ["recurrent-1", "recurrent-2", "transformer-1", "transformer-2"]
+    assert sweep[-1] == decoded == final
+    with (tmp_path / "table2.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["system"], row["seed"], row["learning_rate_factor"]) for row in rows] == [
+        ("recurrent", "1", "2.0"),
+        ("recurrent", "2", "2.0"),
+        ("transformer", "1", "0.5"),
+        ("transformer", "2", "0.5"),
+    ]
+    assert {row["sacrebleu"] for row in rows} == {"100.0"}
+    assert "4 of 4 runs are finished." in (tmp_path / "table2.md").read_text()
+    assert (tmp_path / "configs" / "recurrent" / "config.json").exists()

@@ -1,6 +1,7 @@
 """How Table 2's systems are compared: the same cost for each, and the same small search for its learning rate."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,8 +159,12 @@ class Plan:
     def _factors_to_try(self, entry: Entry) -> list[float]:
         if not entry.search:
             return self.options.learning_rate_factors
-        best = best_factor(entry)
-        return [best / 2] * (best == min(entry.search)) + [2 * best] * (best == max(entry.search))
+        best, further = best_factor(entry), []
+        if best == min(entry.search):
+            further.append(best / 2)
+        if best == max(entry.search):
+            further.append(2 * best)
+        return further
 
     def choose(self) -> None:
         """Choose for each system the factor with the lowest perplexity on validation."""
@@ -203,5 +208,5 @@ def best_factor(entry: Entry) -> float:
 
 
 def perplexity(run: Run) -> float:
-    """Return a finished run's last perplexity on validation."""
-    return final_evaluation(run.directory, "validation")["perplexity"]
+    """Return a run's last perplexity on validation; infinity if it diverged and never came to its end."""
+    return final_evaluation(run.directory, "validation")["perplexity"] if run.is_finished else math.inf
