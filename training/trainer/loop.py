@@ -97,6 +97,7 @@ class TrainingLoop:
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
         self.progress = Progress()
         self.last_log_time = self.last_save_time = time.perf_counter()
+        self.tokens_before = 0.0
 
     def resume(self) -> None:
         """Resume from a checkpoint, where the settings say so and there is one.
@@ -129,6 +130,7 @@ class TrainingLoop:
         self.evaluate_if_due()
         updates = self.updates()
         self.last_log_time = self.last_save_time = time.perf_counter()
+        self.tokens_before = self.progress.sums.target_tokens  # of a run that is resumed, counted by another clock
         while not self.is_finished():
             self.step(next(updates))
         if self.run.keeps_checkpoints and self.checkpoints.saved_step != self.progress.step:
@@ -279,13 +281,13 @@ class TrainingLoop:
                 "nll": round(sums.nll / tokens, 5) if tokens else None,
                 "learning_rate": rate,
                 "target_tokens": int(tokens),
-                "target_tokens_per_second": round(tokens / (now - self.last_log_time), 1),
+                "target_tokens_per_second": round((tokens - self.tokens_before) / (now - self.last_log_time), 1),
                 "density": round(sums.real_tokens / sums.padded_tokens, 4) if sums.padded_tokens else None,
                 "skipped_updates": progress.skipped_updates,
                 "epoch": round(progress.epoch + progress.position / progress.epoch_length, 4),
             }
         )
-        progress.sums, self.last_log_time = Sums(), now
+        progress.sums, self.last_log_time, self.tokens_before = Sums(), now, 0.0
 
     def save_is_due(self) -> bool:
         """Return whether a checkpoint is due after this update; by minutes, only the main process knows."""

@@ -119,6 +119,28 @@ def test_an_update_is_left_between_micro_batches_and_done_again_when_resumed(mak
     assert torch.equal(snapshot(again), expected)
 
 
+def test_after_a_resume_the_rate_is_that_of_the_updates_since(make_loop, monkeypatch):
+    settings = {"max_steps": 10, "logging_steps": 10, "save_steps": 9}
+    loop = make_loop(**settings)
+    monkeypatch.setattr(loop.stop, "reason", lambda: "asked to end" if loop.progress.step == 9 else None)
+    with pytest.raises(Interrupted):
+        loop.train()
+    again, clock = make_loop(**settings, resume_from_checkpoint="latest"), [0.0]
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    before, optimize = again.progress.sums.target_tokens, again.optimize
+
+    def slowly(*given, **named):
+        clock[0] += 2.0
+        return optimize(*given, **named)
+
+    monkeypatch.setattr(again, "optimize", slowly)
+    again.train()
+    [row] = rows(again)
+    assert row["step"] == 10
+    assert before > 0
+    assert row["target_tokens_per_second"] == (row["target_tokens"] - before) / 2
+
+
 def test_a_line_that_training_would_drop_for_its_length_does_not_stall_an_evaluation(make_loop, tmp_path, capsys):
     words = " ".join(["one"] * 3000)
     (tmp_path / "long.tsv").write_text(f"{words}\t{words}\none two\tzwei eins\n", encoding="utf-8")
