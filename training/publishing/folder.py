@@ -72,6 +72,7 @@ def write_card(
     run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
     name = settings.reporting.hub_model_id or Path(settings.run.output_dir).name
     training_text = _training_text(data)
+    dataset = data.dataset_name if _is_hub_name(data.dataset_name) else None
     card_data = ModelCardData(
         language=languages,
         license="apache-2.0",
@@ -80,14 +81,12 @@ def write_card(
         tags=TAGS[model.config.model_type],
         base_model=run.get("base_model"),
         base_model_relation="finetune" if "base_model" in run else None,
-        datasets=[data.dataset_name] if _is_hub_name(data.dataset_name) else None,
+        datasets=None if dataset is None else [dataset],
         model_name=name,
         eval_results=[
             result
             for evaluation in results
-            for result in eval_results(
-                evaluation, languages, training_text, data.dataset_name, data.dataset_config_name
-            )
+            for result in eval_results(evaluation, languages, training_text, dataset, data.dataset_config_name)
         ],
     )
     card = ModelCard.from_template(

@@ -1,6 +1,7 @@
 """The folder that a run publishes: every fact of the card against where it comes from."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from vaswani.tokenization import train_tokenizer
 
 
 FIELDS = (("channels", 8), ("kernel_sizes", 3))
+FOLDER = str(Path(__file__).parent)
 
 
 @pytest.fixture
@@ -89,6 +91,7 @@ def test_a_model_that_was_adapted_names_its_base(published):
             "the generated English-German grammar corpus",
         ),
         ({}, ["me/news"], "`me/news` (en-de)"),
+        ({"dataset_name": FOLDER}, None, f"`{Path(FOLDER).name}` (en-de)"),
         (
             {"dataset_name": None, "dataset_config_name": None, "train_file": ["/home/me/a.en", "/home/me/a.de"]},
             None,
@@ -100,7 +103,9 @@ def test_the_training_text_is_named_without_the_paths_of_a_machine(published, gi
     _, front, text = published(**given)
     assert front.get("datasets") == datasets
     assert f"from `en` to `de` on {said}." in " ".join(text.split())
-    assert "/home/me" not in text
+    everything = yaml.safe_dump(front) + text
+    assert "/home/me" not in everything
+    assert FOLDER not in everything
 
 
 def test_the_text_has_the_runs_settings_counts_and_results(published, evaluation):
