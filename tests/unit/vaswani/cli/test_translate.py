@@ -88,7 +88,7 @@ def test_an_n_best_file_is_resumed_after_its_whole_groups(held, calls):
 def test_an_n_best_file_of_more_groups_than_lines_is_not_the_inputs(capsys):
     write_lines("out", ["six"] * 18)
     assert len(translate("--n_best", "3", "--resume", status=1)) == 18
-    assert "out has 6 lines but in has 5: not its translation" in capsys.readouterr().err
+    assert "out has 6 lines but in has 5: not what became of it" in capsys.readouterr().err
 
 
 def test_without_resume_the_output_is_written_anew():

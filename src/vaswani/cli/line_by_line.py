@@ -1,0 +1,146 @@
+"""From lines to lines: files or pipes, in windows, in order, to be resumed; for every command that works so."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from tqdm.auto import tqdm
+
+from vaswani.errors import UserError
+from vaswani.interruption import Interrupted, Interruption
+from vaswani.text.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
+
+from .flags import at_least_one
+
+
+BAR = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+BAR_OF_A_PIPE = "{desc}: {n_fmt} [{elapsed}, {rate_noinv_fmt}]"
+
+# Turns lines into as many groups of lines, and calls back with the number of lines after each batch of them.
+Work = Callable[[Sequence[str], Callable[[int], object]], list[str]]
+
+
+def add_file_flags(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the flags for input and output."""
+    parser.add_argument("--input", metavar="FILE", help=f"text to {verb} (default: standard input)")
+    parser.add_argument("--output", metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument("--resume", action="store_true", help="resume after the lines that --output already holds")
+
+
+def add_reading_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for how lines are read."""
+    parser.add_argument(
+        "--read_ahead", type=at_least_one, default=1024, metavar="N", help="lines to sort at a time (default: 1024)"
+    )
+    parser.add_argument(
+        "--replace_invalid", action="store_true", help="read bytes that are not UTF-8 as U+FFFD, instead of refusing"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, group: int = 1) -> int:
+    """Turn all lines that the output does not hold yet into others, and return the exit status.
+
+    Parameters
+    ----------
+    options : Namespace
+        With the flags of `add_file_flags` and `add_reading_flags`.
+    prepare : callable
+        Returns what does the work, once the input has been looked through.
+    doing : str
+        What the progress bar says, such as "Translating".
+    group : int, default=1
+        Lines out for each line in.
+
+    Raises
+    ------
+    UserError
+        If a file cannot be read or written, or --resume does not fit the files.
+    """
+    if options.resume and options.output is None:
+        raise UserError("--resume needs --output: it resumes after the lines that this file holds")
+    try:
+        with Interruption() as interruption:
+            work_through(options, prepare, doing, group, interruption)
+    except Interrupted as signal:
+        again = "; the same command with --resume does the others" if options.output else ""
+        print(f"\nEnded ({signal}): the output holds whole lines{again}", file=sys.stderr)
+        return 128 + (signal.number or 0)
+    except BrokenPipeError:  # whoever reads has had enough, as `head` has
+        return 1
+    except OSError as error:
+        raise UserError(f"{options.output or 'standard output'} cannot be written: {error.strerror}") from error
+    return 0
+
+
+def work_through(
+    options: argparse.Namespace, prepare: Callable[[], Work], doing: str, group: int, interruption: Interruption
+) -> None:
+    """Read, work and write, a window of lines at a time."""
+    errors = "replace" if options.replace_invalid else "strict"
+    total = None if options.input is None else count_lines(options.input, errors)
+    work = prepare()
+    done, source, target = open_files(options, total, group)
+    with tqdm(
+        desc=doing,
+        unit=" sentences",
+        total=total,
+        initial=done,
+        disable=options.quiet,
+        bar_format=BAR_OF_A_PIPE if total is None else BAR,
+    ) as progress:
+        for sentences in read_sentences(source, options, done, errors):
+            lines = work(sentences, progress.update)
+            with interruption.deferred():
+                write_lines(target, lines)
+
+
+def open_files(options: argparse.Namespace, total: int | None, group: int) -> tuple[int, int, int]:
+    """Open input and output; to resume, the output after its whole lines.
+
+    Returns
+    -------
+    done : int
+        Lines of the input that the output holds the work on.
+    source, target : int
+        File descriptors.
+
+    Raises
+    ------
+    UserError
+        If a file cannot be opened, or the output holds more lines than the input.
+    """
+    try:
+        done = keep_whole_lines(options.output, group) if options.resume else 0
+        if total is not None and done > total:
+            raise UserError(
+                f"{options.output} has {done:,} lines but {options.input} has {total:,}: not what became of it"
+            )
+        source = 0 if options.input is None else os.open(options.input, os.O_RDONLY)
+        how = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if options.resume else os.O_TRUNC)
+        return done, source, 1 if options.output is None else os.open(options.output, how, 0o666)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be opened: {error.strerror}") from error
+
+
+def read_sentences(source: int, options: argparse.Namespace, skip: int, errors: str) -> Iterator[list[str]]:
+    """Yield the sentences to be translated together; at an invalid line, first those before it.
+
+    Raises
+    ------
+    UserError
+        If a line is not UTF-8.
+    """
+    number = skip
+    for window in read_windows(source, options.read_ahead, skip):
+        sentences = []
+        for raw in window:
+            number += 1
+            try:
+                sentences.append(decode_line(raw, options.input or "standard input", number, errors))
+            except UserError as error:
+                if sentences:
+                    yield sentences
+                raise UserError(f"{error} (--replace_invalid reads such bytes as U+FFFD)") from error
+        yield sentences
