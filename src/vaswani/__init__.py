@@ -1,7 +1,8 @@
 """The original Transformer (Vaswani et al. 2017) for Hugging Face transformers.
 
 Importing this package registers the model with `AutoConfig`, `AutoModel` and `AutoModelForSeq2SeqLM`, and gives
-``pipeline("translation", ...)`` and ``pipeline("translation_XX_to_YY", ...)`` back to transformers 5.
+``pipeline("translation", ...)`` and ``pipeline("translation_XX_to_YY", ...)`` back to transformers 5, with
+``pipeline("parse", ...)`` beside them.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
@@ -15,6 +16,7 @@ from .models.modeling_convolutional import (
 )
 from .models.modeling_recurrent import RecurrentConfig, RecurrentForConditionalGeneration, RecurrentModel
 from .models.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
+from .models.parsing_vaswani import ParsingPipeline
 from .models.pipeline_vaswani import TranslationPipeline
 
 
@@ -55,6 +57,9 @@ def _register() -> None:
         # Saved folders name the pipeline themselves, under both of its tasks (`VaswaniConfig.to_dict`).
         del TranslationPipeline._registered_impl  # ty: ignore[missing-attribute]
         registry.task_aliases = _TranslationAliases(registry.task_aliases)
+    if "parse" not in registry.supported_tasks:
+        registry.register_pipeline("parse", ParsingPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
+        del ParsingPipeline._registered_impl  # ty: ignore[missing-attribute]
 
 
 _register()
@@ -63,6 +68,7 @@ __all__ = [
     "ConvolutionalConfig",
     "ConvolutionalForConditionalGeneration",
     "ConvolutionalModel",
+    "ParsingPipeline",
     "RecurrentConfig",
     "RecurrentForConditionalGeneration",
     "RecurrentModel",

@@ -8,9 +8,9 @@ does it too, but where this package is not imported it asks whether to trust the
 config first, whatever the tokenizer's own files say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 
@@ -19,7 +19,9 @@ PAD_TOKEN = "<pad>"
 SMALLEST_VOCAB_SIZE = len(pre_tokenizers.ByteLevel.alphabet()) + 2
 
 
-def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bool = False) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    sentences: Iterable[str], vocab_size: int, show_progress: bool = False, symbols: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Train the shared vocabulary on sentences of both languages.
 
     Parameters
@@ -27,9 +29,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bo
     sentences : iterable of str
         Source and target sentences of the training split.
     vocab_size : int
-        Types, ``</s>`` and ``<pad>`` included. At least 258.
+        Types, ``</s>``, ``<pad>`` and the symbols included. At least 258 and the symbols.
     show_progress : bool, default=False
         Whether to show a progress bar.
+    symbols : sequence of str, default=()
+        One type each, wherever they stand, with the white space before them: the brackets of linearized trees.
 
     Returns
     -------
@@ -39,28 +43,31 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, show_progress: bo
     Raises
     ------
     ValueError
-        If `vocab_size` is below 258 or larger than the sentences support.
+        If `vocab_size` is too small, or larger than the sentences support.
 
     Notes
     -----
     A space is put before every sentence, and taken away by the decoder, so that a word has the same ids at the start
     of a sentence as within it.
     """
-    if vocab_size < SMALLEST_VOCAB_SIZE:
+    smallest = SMALLEST_VOCAB_SIZE + len(symbols)
+    if vocab_size < smallest:
+        and_symbols = f", and {len(symbols)} symbols" if symbols else ""
         raise ValueError(
-            f"vocab_size={vocab_size} must be at least {SMALLEST_VOCAB_SIZE}: 256 bytes, {EOS_TOKEN} and {PAD_TOKEN}"
+            f"vocab_size={vocab_size} must be at least {smallest}: 256 bytes, {EOS_TOKEN} and {PAD_TOKEN}{and_symbols}"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,
+        vocab_size=vocab_size - 1 - len(symbols),
         special_tokens=[EOS_TOKEN],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=show_progress,
     )
     tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.add_tokens([AddedToken(symbol, lstrip=True, normalized=False) for symbol in symbols])
     tokenizer.add_special_tokens([PAD_TOKEN])
     if tokenizer.get_vocab_size() < vocab_size:
         raise ValueError(

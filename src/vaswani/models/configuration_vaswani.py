@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from .trees_vaswani import TREES
+
 
 @strict
 class TranslatorConfig(PreTrainedConfig):
@@ -76,14 +78,12 @@ class TranslatorConfig(PreTrainedConfig):
 
     def to_dict(self):
         """Return the fields with `auto_map` and `custom_pipelines`: with them a saved folder needs no package."""
-        tasks = ["translation"]
-        if self.source_lang and self.target_lang:
+        tasks, implementation = ["translation"], "pipeline_vaswani.TranslationPipeline"
+        if self.target_lang == TREES:
+            tasks, implementation = ["parse"], "parsing_vaswani.ParsingPipeline"
+        elif self.source_lang and self.target_lang:
             tasks.append(f"translation_{self.source_lang}_to_{self.target_lang}")
-        pipeline = {
-            "impl": "pipeline_vaswani.TranslationPipeline",
-            "pt": ["AutoModelForSeq2SeqLM"],
-            "type": "text",
-        }
+        pipeline = {"impl": implementation, "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
         return super().to_dict() | {
             "auto_map": dict(self._auto_map),
             "custom_pipelines": {task: dict(pipeline) for task in tasks},

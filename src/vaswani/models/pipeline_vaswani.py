@@ -91,7 +91,7 @@ class TranslationPipeline(Pipeline):
             raise ValueError(f"model={self.model.config.name_or_path!r} {problem}")
         languages = self._languages()
         direction = "translation_{}_to_{}".format(*languages)
-        if self.task and self.task != "translation" and all(languages) and self.task != direction:
+        if str(self.task).startswith("translation_") and all(languages) and self.task != direction:
             raise ValueError(f'task="{self.task}" does not fit this model, which does "{direction}"')
 
     def _languages(self) -> tuple[str | None, str | None]:

@@ -19,7 +19,8 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 
 from .configuration_vaswani import TranslatorConfig
 from .generation_vaswani import VaswaniGenerationMixin
-from .pipeline_vaswani import TranslationPipeline  # noqa: F401  a saved folder has the files that this one imports
+from .parsing_vaswani import ParsingPipeline  # noqa: F401  a saved folder has the files that this one imports
+from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int) -> torch.Tensor:

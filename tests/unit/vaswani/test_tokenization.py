@@ -58,3 +58,19 @@ def test_impossible_vocabulary_sizes_are_refused(size, message):
     assert SMALLEST_VOCAB_SIZE == 258
     with pytest.raises(ValueError, match=f"vocab_size={size} .*{message}"):
         train_tokenizer(SENTENCES, size)
+
+
+def test_symbols_are_one_type_each_with_the_space_before_them():
+    symbols = ["(S", "(SBAR", ")S", "(NN)", "(-LRB-)"]
+    tokenizer = train_tokenizer(SENTENCES, 300, symbols=symbols)
+    assert (len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id) == (300, 299, 0)
+    ids = tokenizer("(S (SBAR (-LRB-) (NN) )S").input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == ["(S", "(SBAR", "(-LRB-)", "(NN)", ")S", "</s>"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "(S(SBAR(-LRB-)(NN))S"
+    plain = train_tokenizer(SENTENCES, 300 - len(symbols))
+    for text in ("The dog sees", "NN S SBAR -LRB-"):
+        assert tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) == plain.convert_ids_to_tokens(
+            plain(text).input_ids
+        )
+    with pytest.raises(ValueError, match="vocab_size=262 must be at least 263: 256 bytes, </s> and <pad>, and 5 symb"):
+        train_tokenizer(SENTENCES, 262, symbols=symbols)
