@@ -9,7 +9,7 @@ from tiny_run import corpus, finished_run  # noqa: F401  fixtures for every fold
 from transformers import PreTrainedModel
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani.evaluation import Evaluation
+from vaswani.results import Evaluation, TranslationEvaluation
 
 
 def pytest_configure() -> None:
@@ -75,7 +75,7 @@ def batch() -> Callable[..., dict[str, torch.Tensor]]:
 @pytest.fixture
 def evaluation() -> Evaluation:
     """Return an evaluation of which no two values are equal, so that a swapped one shows."""
-    return Evaluation(
+    return TranslationEvaluation(
         step=500,
         averaged_checkpoints=4,
         checkpoint="step 500",

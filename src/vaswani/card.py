@@ -5,11 +5,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard
 
-from .evaluation import Evaluation
+from .results import Evaluation, ParsingEvaluation, TranslationEvaluation
 
 
+LIKELIHOOD = {"perplexity": ("perplexity", "perplexity of a word piece, teacher-forced", None)}
 # Type and name of each metric, and which signature it has.
-METRICS = {
+TRANSLATION_METRICS = {
     "sacrebleu": ("bleu", "BLEU (sacreBLEU)", "sacrebleu_signature"),
     "chrf": ("chrf", "chrF (sacreBLEU)", "chrf_signature"),
     "paper_bleu": ("bleu", "BLEU (the paper's protocol: tokenized, compounds split)", "paper_bleu_signature"),
@@ -18,8 +19,13 @@ METRICS = {
         "BLEU (the paper's protocol without splitting compounds)",
         "paper_bleu_signature",
     ),
-    "perplexity": ("perplexity", "perplexity of a word piece, teacher-forced", None),
-}
+} | LIKELIHOOD
+PARSING_METRICS = {
+    "bracketing_f1": ("f1", "labelled bracketing F1 (EVALB)", None),
+    "bracketing_recall": ("recall", "labelled bracketing recall (EVALB)", None),
+    "bracketing_precision": ("precision", "labelled bracketing precision (EVALB)", None),
+    "tagging_accuracy": ("accuracy", "tagging accuracy (EVALB)", None),
+} | LIKELIHOOD
 END_OF_TABLE = "<!-- Further evaluations are added above this line. -->"
 
 
@@ -42,12 +48,12 @@ def eval_results(
     dataset, config : str or None, default=None
         Its name on the Hub, if it has one, and its configuration.
     """
-    row = evaluation.to_row()
+    row, is_parsing = evaluation.to_row(), isinstance(evaluation, ParsingEvaluation)
     how = {name: row[name] for name in ("decoding", "checkpoint", "averaged_checkpoints") if row.get(name) is not None}
     return [
         EvalResult(
-            task_type="translation",
-            task_name=f"Translation {'-'.join(languages)}",
+            task_type="token-classification" if is_parsing else "translation",
+            task_name="Constituency parsing" if is_parsing else f"Translation {'-'.join(languages)}",
             dataset_type=dataset or "custom",
             dataset_name=text,
             dataset_config=config,
@@ -57,7 +63,7 @@ def eval_results(
             metric_value=row[name],
             metric_args=({"signature": row[signature]} if signature else {}) | how,
         )
-        for name, (metric, label, signature) in METRICS.items()
+        for name, (metric, label, signature) in (PARSING_METRICS if is_parsing else TRANSLATION_METRICS).items()
         if row.get(name) is not None
     ]
 
@@ -66,18 +72,33 @@ def table_row(evaluation: Evaluation, text: str) -> str:
     """Return an evaluation as a line of the card's table of results."""
     averaged = evaluation.averaged_checkpoints or 1
     weights = f"average of the last {averaged} checkpoints" if averaged > 1 else evaluation.checkpoint or "the last"
-    scores = (
+    cells = [text, f"{evaluation.sentences:,}", f"{evaluation.decoding}; {weights}"]
+    cells += ["-" if score is None else str(score) for score in _scores(evaluation)]
+    cells += [f"{evaluation.exact_match}%", f"{evaluation.nll} ({evaluation.perplexity})"]
+    if isinstance(evaluation, TranslationEvaluation):
+        signature = evaluation.sacrebleu_signature.replace("|", r"\|")
+        cells.append(f"`{signature}`")
+    return f"| {' | '.join(cells)} |"
+
+
+def _scores(evaluation: Evaluation) -> tuple[float | None, ...]:
+    """Return the scores in the order of the table's columns."""
+    if isinstance(evaluation, ParsingEvaluation):
+        return (
+            evaluation.bracketing_f1,
+            evaluation.bracketing_recall,
+            evaluation.bracketing_precision,
+            evaluation.tagging_accuracy,
+            evaluation.well_formed,
+        )
+    assert isinstance(evaluation, TranslationEvaluation)
+    return (
         evaluation.sacrebleu,
         evaluation.sacrebleu_lowercased,
         evaluation.chrf,
         evaluation.paper_bleu,
         evaluation.paper_bleu_without_split,
     )
-    cells = [text, f"{evaluation.sentences:,}", f"{evaluation.decoding}; {weights}"]
-    cells += ["-" if score is None else str(score) for score in scores]
-    cells += [f"{evaluation.exact_match}%", f"{evaluation.nll} ({evaluation.perplexity})"]
-    signature = evaluation.sacrebleu_signature.replace("|", r"\|")
-    return f"| {' | '.join([*cells, f'`{signature}`'])} |"
 
 
 def add_to_card(evaluation: Evaluation, path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +15,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .models.decoding_vaswani import DecodingSettings
 from .models.generation_vaswani import VaswaniGenerationMixin
-from .scoring.protocols import score, suspicions
+from .models.legal_trees_vaswani import LegalTrees
+from .models.trees_vaswani import TREES
+from .parsing import scores as parsing
+from .results import Evaluation, ParsingEvaluation, TranslationEvaluation
+from .scoring import protocols
 from .scoring.references import EvaluationSet
 from .translation import translate
 
@@ -24,68 +28,6 @@ Pair = tuple[Sequence[int], Sequence[int]]  # source and target ids, each ending
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # (B, S) ids, (B, S) mask, (B, T) labels, -100 where padded
 
 IGNORED_LABEL = -100  # as in PyTorch's losses
-# Fields that stand in a row together, with null where one of them is not known.
-WEIGHTS = ("step", "averaged_checkpoints", "checkpoint")
-PAPERS_PROTOCOL = ("paper_bleu", "paper_bleu_without_split", "paper_bleu_signature")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """One evaluation: a row of `metrics.jsonl`, a line of the model card, the JSON of ``vaswani evaluate``.
-
-    Attributes
-    ----------
-    step, averaged_checkpoints, checkpoint
-        Which weights: the update, of how many checkpoints they are the average, and their name.
-    split, test_set, target_lang
-        Which text.
-    nll, perplexity : float or None
-        Mean of -ln p over target tokens, teacher-forced and unsmoothed, and its exponential: of a word piece, as in
-        Table 3.
-    sacrebleu, sacrebleu_lowercased, chrf : float
-        By today's protocol, with their signatures.
-    paper_bleu, paper_bleu_without_split : float or None
-        By the paper's, with its signature; None where it is left out.
-    exact_match : float
-        Percent of translations that equal their reference.
-    sentences : int
-    decoding : str or None
-        The search, such as "beam 4, alpha 0.6".
-    truncated_sources : int or None
-        How many were longer than the model was given; None if none may be cut.
-    seconds : float or None
-        Of the whole evaluation.
-    comparison : dict or None
-        With a baseline: the result of `scoring.significance.compare`.
-    """
-
-    step: int | None = None
-    split: str
-    averaged_checkpoints: int | None = None
-    checkpoint: str | None = None
-    test_set: str | None = None
-    target_lang: str | None = None
-    nll: float | None = None
-    perplexity: float | None = None
-    sacrebleu: float
-    sacrebleu_lowercased: float
-    chrf: float
-    paper_bleu: float | None
-    paper_bleu_without_split: float | None
-    exact_match: float
-    sacrebleu_signature: str
-    chrf_signature: str
-    paper_bleu_signature: str | None
-    sentences: int
-    decoding: str | None = None
-    truncated_sources: int | None = None
-    seconds: float | None = None
-    comparison: dict[str, dict[str, float]] | None = None
-
-    def to_row(self) -> dict[str, Any]:
-        """Return what JSON can hold, without the fields that do not apply."""
-        kept = {*PAPERS_PROTOCOL, *(() if self.checkpoint is None else WEIGHTS)}
-        return {name: value for name, value in asdict(self).items() if value is not None or name in kept}
 
 
 @torch.no_grad()
@@ -165,6 +107,7 @@ def evaluate(
     target_lang: str | None = None,
     lowercase: bool = False,
     max_source_length: int | None = None,
+    constrained: bool = True,
     **kwargs: Any,
 ) -> tuple[Evaluation, list[str]]:
     """Evaluate a model on a text: all of it is translated, the batches give the likelihood.
@@ -178,21 +121,23 @@ def evaluate(
     batches : iterable of Batch
         Its encoded pairs, or those of them that training would keep.
     target_lang, lowercase
-        As for `score`.
+        As for `judge`.
     max_source_length : int or None, default=None
         Translate only this many tokens of a longer source, ``</s>`` included.
+    constrained : bool, default=True
+        Whether a parser may write nothing but trees (`LegalTrees`), as `pipeline("parse")` has it.
     **kwargs
         As for `translate`.
 
     Returns
     -------
     evaluation : Evaluation
-    translations : list of str
+    outputs : list of str
 
     Warns
     -----
     UserWarning
-        If the translations look tokenized or escaped.
+        If translations look tokenized or escaped.
     """
     started = time.perf_counter()
     training = model.training
@@ -200,26 +145,47 @@ def evaluate(
     try:
         nll = negative_log_likelihood(model, batches)
         sources = text.sources or []
-        translations = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
+        if target_lang == TREES and constrained:
+            kwargs["constraint"] = lambda rows: LegalTrees(tokenizer, [sources[row].split() for row in rows])
+        outputs = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
     finally:
         model.train(training)
-    for suspicion in suspicions(translations, text.references):
+    for suspicion in [] if target_lang == TREES else protocols.suspicions(outputs, text.references):
         warnings.warn(suspicion, stacklevel=2)
-    scores = score(translations, text.references, target_lang, lowercase)
     truncated = None
     if max_source_length is not None:
         lengths = map(len, tokenizer(list(sources), verbose=False).input_ids)
         truncated = sum(length > max_source_length for length in lengths)
-    evaluation = Evaluation(
-        split=text.split,
+    evaluation = replace(
+        judge(text, outputs, target_lang, lowercase),
         nll=round(nll, 4),
         perplexity=round(math.exp(min(nll, 100.0)), 3),
-        decoding=describe_decoding(model, kwargs),
+        decoding=describe_decoding(model, kwargs) + (", trees only" if "constraint" in kwargs else ""),
         truncated_sources=truncated,
         seconds=round(time.perf_counter() - started, 1),
-        **scores,
     )
-    return evaluation, translations
+    return evaluation, outputs
+
+
+def judge(
+    text: EvaluationSet, outputs: Sequence[str], target_lang: str | None = None, lowercase: bool = False
+) -> Evaluation:
+    """Score what a model wrote, translations or parses.
+
+    Parameters
+    ----------
+    text : EvaluationSet
+        With sources, if it is of trees.
+    outputs : sequence of str
+    target_lang : str or None, default=None
+        As for `scoring.protocols.score`; "tree" says that the outputs are parses.
+    lowercase : bool, default=False
+        Whether case does not matter to the scores of translations.
+    """
+    if target_lang == TREES:
+        return ParsingEvaluation(split=text.split, **parsing.score(text.sources or [], outputs, text.references))
+    scores = protocols.score(outputs, text.references, target_lang, lowercase)
+    return TranslationEvaluation(split=text.split, **scores)
 
 
 def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:

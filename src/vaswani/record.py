@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .card import add_to_card
-from .evaluation import Evaluation
+from .results import Evaluation
 
 
 def describe_weights(model: str) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    LogitsProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .errors import UserError
 from .models.decoding_vaswani import PAPERS_DECODING
@@ -90,6 +96,7 @@ def translate(
     with_scores: bool = False,
     on_batch: Callable[[int], object] = lambda translated: None,
     max_source_length: int | None = None,
+    constraint: Callable[[Sequence[int]], LogitsProcessor] | None = None,
     **generate_kwargs: Any,
 ) -> list[list[Hypothesis]]:
     """Translate sentences, the longest first.
@@ -109,6 +116,8 @@ def translate(
     max_source_length : int or None, default=None
         Cut longer sentences off to this many tokens, ``</s>`` included, with a warning. A model with a table of
         positions has a limit of its own.
+    constraint : callable or None, default=None
+        Makes a logits processor for a batch, from the indices of its sentences.
     **generate_kwargs
         As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
         paper (section 6.1).
@@ -137,7 +146,8 @@ def translate(
     bytes_per_token = 4 * model.config.vocab_size * settings["num_beams"] if with_scores else 0
     for batch in _batches({index: len(ids) for index, ids in encoded.items()}, max_batch_tokens, bytes_per_token):
         inputs = tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt")
-        hypotheses = _generate(model, tokenizer, inputs.to(model.device), with_scores, generate_kwargs)
+        given = generate_kwargs if constraint is None else generate_kwargs | {"logits_processor": [constraint(batch)]}
+        hypotheses = _generate(model, tokenizer, inputs.to(model.device), with_scores, given)
         share = len(hypotheses) // len(batch)
         for row, index in enumerate(batch):
             results[index] = hypotheses[row * share : (row + 1) * share]

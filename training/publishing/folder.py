@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from training.data.preparation import describe_counts
 from training.settings import ROOT, DataSettings, TrainingSettings
 from vaswani.card import END_OF_TABLE, eval_results, table_row
-from vaswani.evaluation import Evaluation
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
+from vaswani.results import Evaluation
 
 
 # For the card, by type of model.

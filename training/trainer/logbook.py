@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from training.machine import PACKAGES, describe_hardware, installed_version
 from training.recipe import write_recipe
 from training.settings import ROOT, TrainingSettings
-from vaswani.evaluation import Evaluation
+from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
@@ -145,13 +145,8 @@ class Logbook:
 def describe_evaluation(evaluation: Evaluation) -> str:
     """Say in a line what was evaluated and what came of it."""
     said = [
-        f"sacreBLEU {evaluation.sacrebleu:.2f} (lowercased {evaluation.sacrebleu_lowercased:.2f})",
-        f"chrF {evaluation.chrf:.2f}",
+        *describe_scores(evaluation),
         f"exact {evaluation.exact_match:.1f}%",
-    ]
-    if evaluation.paper_bleu is not None:
-        said.append(f"BLEU by the paper's protocol {evaluation.paper_bleu:.2f}")
-    said += [
         f"nll {evaluation.nll:.3f}",
         f"{evaluation.sentences:,} sentences in {evaluation.seconds:.0f} s",
         f"{evaluation.decoding}",
@@ -161,3 +156,23 @@ def describe_evaluation(evaluation: Evaluation) -> str:
     if evaluation.truncated_sources:
         said.append(f"{evaluation.truncated_sources} translated up to max_source_length")
     return f"{evaluation.split} at {evaluation.checkpoint}: {', '.join(said)}"
+
+
+def describe_scores(evaluation: Evaluation) -> list[str]:
+    """Say the scores, those of each kind of output in their own way."""
+    if isinstance(evaluation, ParsingEvaluation):
+        said = [
+            f"F1 {evaluation.bracketing_f1:.2f} (recall {evaluation.bracketing_recall:.2f}, "
+            f"precision {evaluation.bracketing_precision:.2f})",
+            f"tags {evaluation.tagging_accuracy:.1f}%",
+            f"well-formed {evaluation.well_formed:.1f}%",
+        ]
+        return said + ([f"{evaluation.evalb_errors} left out by EVALB"] if evaluation.evalb_errors else [])
+    assert isinstance(evaluation, TranslationEvaluation)
+    said = [
+        f"sacreBLEU {evaluation.sacrebleu:.2f} (lowercased {evaluation.sacrebleu_lowercased:.2f})",
+        f"chrF {evaluation.chrf:.2f}",
+    ]
+    if evaluation.paper_bleu is not None:
+        said.append(f"BLEU by the paper's protocol {evaluation.paper_bleu:.2f}")
+    return said

@@ -22,8 +22,10 @@ from training.trainer.logbook import Logbook
 from training.trainer.sharding import full_tensor
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
-from vaswani.evaluation import Evaluation, evaluate
+from vaswani.evaluation import evaluate
 from vaswani.interruption import Interrupted
+from vaswani.models.trees_vaswani import TREES
+from vaswani.results import Evaluation
 from vaswani.scoring.protocols import moses_languages
 from vaswani.scoring.references import EvaluationSet
 
@@ -340,7 +342,7 @@ class TrainingLoop:
                 self.prepared.tokenizer,
                 EvaluationSet(split, split, sources, references),
                 load_batches(encoded, self.optimization.max_tokens_per_device, pad_token_id),
-                target_lang=self.data.target_lang if self.data.target_lang in moses_languages() else None,
+                target_lang=self.data.target_lang if self.data.target_lang in (*moses_languages(), TREES) else None,
                 max_source_length=self.data.max_source_length,
                 **({"num_beams": 1, "do_sample": False} if averaged is None else {}),
             )

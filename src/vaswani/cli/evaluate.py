@@ -4,10 +4,14 @@
   vaswani evaluate --model me/my-model --dataset_name wmt/wmt14 --dataset_config_name de-en --split test
   vaswani evaluate --hypothesis out.de --reference my/test.de --target_lang de --json
   vaswani evaluate --hypothesis out.de --baseline_hypothesis old.de --reference my/test.de
+  vaswani evaluate --model runs/parser/model --dataset_name treebank:my/treebank --split test
+  vaswani evaluate --hypothesis parsed.mrg --reference gold.mrg --target_lang tree
 
 The scores of the two protocols stand together and must not be compared with each other. With --model, the row also
 goes to the run's metrics.jsonl and into the model card (--no_record keeps it out). With a baseline, paired tests say
 whether the difference may be luck.
+
+Parses are scored as EVALB scores them with COLLINS.prm. Their files hold bracketed trees.
 """
 
 import argparse
@@ -22,13 +26,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
-from vaswani.evaluation import Evaluation, encode_in_batches, evaluate, translate_all
+from vaswani.evaluation import encode_in_batches, evaluate, judge, translate_all
+from vaswani.models.trees_vaswani import TREES, linearize, restore
+from vaswani.parsing.scores import score_trees
+from vaswani.parsing.splits import load_split
+from vaswani.parsing.treebank import PREFIX, read_trees
 from vaswani.record import describe_weights, record
+from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
 from vaswani.scoring import references
-from vaswani.scoring.protocols import check_language, moses_languages, score, suspicions
-from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses, wrong_size
+from vaswani.scoring.protocols import check_language, moses_languages, suspicions
+from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses, require_equal, wrong_size
 from vaswani.scoring.significance import compare
-from vaswani.text.hub import load_split
 from vaswani.translation import load
 
 from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
@@ -43,7 +51,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--model", metavar="DIR_OR_HUB_ID", help="a model, which translates the sources")
     what.add_argument("--hypothesis", metavar="FILE", help="translations, a sentence a line, as plain text")
     text = parser.add_argument_group("on which text: a dataset, or files of a sentence a line")
-    text.add_argument("--dataset_name", help="a dataset of the Hub, or a local folder in its layout")
+    text.add_argument(
+        "--dataset_name", help="a dataset of the Hub, a local folder in its layout, or a folder of trees: treebank:DIR"
+    )
     text.add_argument("--dataset_config_name", help="the dataset's configuration, such as 'de-en'")
     text.add_argument("--split", default="test", help="the dataset's split (default: test)")
     text.add_argument("--source", metavar="FILE", help="what to translate")
@@ -52,11 +62,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--target_lang",
         help="language of the references, for the dataset and for Moses' tokenizer: one of "
-        f"{', '.join(moses_languages())} (default: the model's, or the ending of --reference, or {DEFAULT_LANGUAGE})",
+        f"{', '.join(moses_languages())}; or {TREES}, for parses (default: the model's, or the ending of --reference, "
+        f"or {DEFAULT_LANGUAGE})",
     )
     text.add_argument("--max_samples", type=at_least_one, metavar="N", help="only the first N sentences")
     how = parser.add_argument_group("how")
     how.add_argument("--lowercase", action="store_true", help="score without regard to case, as is usual for Multi30k")
+    how.add_argument(
+        "--unconstrained",
+        action="store_true",
+        help="let a parser write whatever it finds likely, and repair it, instead of nothing but trees",
+    )
     how.add_argument("--baseline_hypothesis", metavar="FILE", help="translations to compare with")
     how.add_argument("--baseline_model", metavar="DIR_OR_HUB_ID", help="a model to compare with")
     add_decoding_flags(how)
@@ -78,18 +94,17 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
     text = read_text(options, read_split)
     warn(filter(None, [wrong_size(text)]))
     if loaded is None:
-        hypotheses = read_hypotheses(options.hypothesis, text)
-        warn(suspicions(hypotheses, text.references))
-        scores = score(hypotheses, text.references, options.target_lang, options.lowercase)
-        evaluation = Evaluation(split=text.split, **scores)
+        evaluation, hypotheses = judge_file(text, options)
     else:
         evaluation, hypotheses = evaluate_model(*loaded, text, options)
         evaluation = replace(evaluation, **describe_weights(options.model))
     evaluation = replace(evaluation, test_set=text.name, target_lang=options.target_lang)
     if options.output:
-        Path(options.output).write_bytes("".join(f"{line}\n" for line in hypotheses).encode())
+        lines = hypotheses if options.target_lang != TREES else as_trees(hypotheses, text)
+        Path(options.output).write_bytes("".join(f"{line}\n" for line in lines).encode())
     baseline = read_baseline(text, options)
     if baseline is not None:
+        assert isinstance(evaluation, TranslationEvaluation)
         results = compare(hypotheses, baseline, text.references, options.target_lang, options.lowercase)
         evaluation = replace(evaluation, comparison=results)
     if loaded is not None and options.record:
@@ -116,7 +131,8 @@ def check(options: argparse.Namespace) -> None:
         raise UserError("exactly one of model and hypothesis must be given: what is judged?")
     if options.baseline_hypothesis and options.baseline_model:
         raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
-    if options.source is None and options.reference and (options.model or options.baseline_model):
+    needs_source = options.reference and options.target_lang != TREES and (options.model or options.baseline_model)
+    if needs_source and options.source is None:
         raise UserError("source is missing: a model needs something to translate")
     if (options.reference is None) == (options.dataset_name is None):
         raise UserError("exactly one of reference and dataset_name must be given: what is scored against?")
@@ -128,6 +144,10 @@ def check(options: argparse.Namespace) -> None:
 
 def read_text(options: argparse.Namespace, read_split: ReadSplit) -> EvaluationSet:
     """Read the files, or the split of the dataset, to evaluate on."""
+    if options.reference is not None and options.target_lang == TREES:
+        trees = list(read_trees(options.reference))[: options.max_samples]
+        sources = [" ".join(word for word, _ in tree.leaves()) for tree in trees]
+        return EvaluationSet(Path(options.reference).name, "test", sources, list(map(linearize, trees)))
     if options.reference is not None:
         return references.read_files(options.source, options.reference, options.max_samples)
     languages = options.source_lang, options.target_lang
@@ -147,11 +167,35 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
     ending = Path(options.reference or "").suffix.removeprefix(".")
     guess = ending if ending in moses_languages() else DEFAULT_LANGUAGE
     options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
+    is_treebank = str(options.dataset_name).startswith(PREFIX)
+    guess = TREES if is_treebank else guess
     options.target_lang = options.target_lang or getattr(config, "target_lang", None) or guess
+    if options.target_lang == TREES:
+        check_is_plain(options)
+        return
+    if options.unconstrained:
+        raise UserError(f"unconstrained is for parses, but target_lang={options.target_lang!r}")
     try:
         check_language(options.target_lang)
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def check_is_plain(options: argparse.Namespace) -> None:
+    """Refuse what is for translations alone.
+
+    Raises
+    ------
+    UserError
+        Naming the flag.
+    """
+    for name in ("lowercase", "baseline_hypothesis", "baseline_model"):
+        if getattr(options, name):
+            raise UserError(f"{name} is for translations, but target_lang={TREES!r}")
+    if options.source is not None:
+        raise UserError("source must be left out where the references are trees: these hold the words")
+    if options.unconstrained and options.model is None:
+        raise UserError("unconstrained is for a model: a hypothesis has been written already")
 
 
 def evaluate_model(
@@ -166,8 +210,28 @@ def evaluate_model(
         target_lang=options.target_lang,
         lowercase=options.lowercase,
         max_batch_tokens=options.max_batch_tokens,
+        constrained=not options.unconstrained,
         **decoding(options),
     )
+
+
+def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evaluation, list[str]]:
+    """Score what stands in a file: translations, or trees."""
+    if options.target_lang != TREES:
+        hypotheses = read_hypotheses(options.hypothesis, text)
+        warn(suspicions(hypotheses, text.references))
+        return judge(text, hypotheses, options.target_lang, options.lowercase), hypotheses
+    trees = list(read_trees(options.hypothesis))
+    require_equal(options.hypothesis, list(map(str, trees)), text.name, text.references)
+    pairs = zip(text.references, text.sources or [], strict=True)
+    gold = [restore(symbols, words.split(), is_gold=True).tree for symbols, words in pairs]
+    return ParsingEvaluation(split=text.split, **score_trees(gold, trees)), list(map(linearize, trees))
+
+
+def as_trees(outputs: list[str], text: EvaluationSet) -> list[str]:
+    """Write parses in brackets, repaired where they are no trees."""
+    pairs = zip(outputs, text.sources or [], strict=True)
+    return [str(restore(symbols, words.split()).tree) for symbols, words in pairs]
 
 
 def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str] | None:
@@ -194,6 +258,9 @@ def write(evaluation: Evaluation, destination: str | None) -> None:
 
 def report(evaluation: Evaluation) -> str:
     """Say in words what was measured, each protocol by itself, and which tricks were on."""
+    if isinstance(evaluation, ParsingEvaluation):
+        return report_parses(evaluation)
+    assert isinstance(evaluation, TranslationEvaluation)
     paper = [evaluation.paper_bleu or 0.0, evaluation.paper_bleu_without_split or 0.0]
     lines = [
         f"{evaluation.test_set}, {evaluation.split}: {evaluation.sentences:,} sentences, target language "
@@ -226,4 +293,32 @@ def report(evaluation: Evaluation) -> str:
             f"  p = {result['bootstrap_p_value']:.4f} by paired bootstrap, "
             f"{result['randomization_p_value']:.4f} by approximate randomization"
         )
+    return "\n".join(lines)
+
+
+def report_parses(evaluation: ParsingEvaluation) -> str:
+    """Say in words how well sentences were parsed."""
+    lines = [
+        f"{evaluation.test_set}, {evaluation.split}: {evaluation.sentences:,} trees",
+        "",
+        "By the rules of EVALB, with COLLINS.prm",
+        f"  labelled F1                   {evaluation.bracketing_f1:6.2f}",
+        f"  recall                        {evaluation.bracketing_recall:6.2f}",
+        f"  precision                     {evaluation.bracketing_precision:6.2f}",
+        f"  exact match                   {evaluation.exact_match:6.2f}%",
+        f"  tagging accuracy              {evaluation.tagging_accuracy:6.2f}%",
+        f"  crossing brackets             {evaluation.average_crossing:6.2f}   a sentence",
+        f"  no crossing, two or less      {evaluation.no_crossing:6.2f}%, {evaluation.two_or_less_crossing:.2f}%",
+        f"  errors, which count nowhere   {evaluation.evalb_errors:6d}",
+    ]
+    lines += [
+        f"  F1 of {name + ' words':24}{group['bracketing_f1']:6.2f}   {group['sentences']:.0f} sentences"
+        for name, group in evaluation.bracketing_f1_by_length.items()
+    ]
+    if evaluation.nll is not None:
+        lines += [
+            f"Well-formed before any repair   {evaluation.well_formed:6.2f}%",
+            f"Perplexity of a symbol          {evaluation.perplexity:6.2f}   nll {evaluation.nll}, unsmoothed",
+            f"Tricks on: {evaluation.decoding} (weights: {evaluation.checkpoint})",
+        ]
     return "\n".join(lines)

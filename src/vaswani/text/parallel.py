@@ -50,7 +50,7 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     if len(paths) == 2:
         if set(forms) & {*READERS, ".parquet"}:
             raise UserError(f"{' and '.join(paths)} must be one file, or two aligned text files: a sentence a line")
-        return _build(_read_aligned, _in_order(paths, names, languages), languages)
+        return build(_read_aligned, _in_order(paths, names, languages), languages)
     if forms[0] == ".parquet":
         return _read_parquet(paths[0])
     if forms[0] not in READERS:
@@ -58,7 +58,7 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
         raise UserError(
             f"the file {names[0]}{inside} must end in {', '.join(READERS)} or .parquet, or be one of two text files"
         )
-    return _build(READERS[forms[0]], paths, languages)
+    return build(READERS[forms[0]], paths, languages)
 
 
 def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) -> list[str]:
@@ -82,8 +82,11 @@ def _read_parquet(path: str) -> Dataset:
         raise UserError(f"the file {path} cannot be read as Parquet: {error.__cause__ or error}") from error
 
 
-def _build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
-    """Write rows to the cache as an Arrow file, under a name that depends on the files' sizes and times."""
+def build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tuple[str, str]) -> Dataset:
+    """Write rows to the cache as an Arrow file, under a name that depends on the files' sizes and times.
+
+    `rows(paths, languages)` yields them.
+    """
     stamps = [(Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in paths]
     if next(rows(paths, languages), None) is None:
         raise UserError(f"the file {paths[0]} holds no pair: it must hold at least one")

@@ -2,10 +2,14 @@ import dataclasses
 import json
 
 import pytest
+import small_parser
 import torch
 from marian_twin import marian_twin
 
-from vaswani.evaluation import Evaluation, describe_decoding, encode_in_batches, evaluate, negative_log_likelihood
+from vaswani.evaluation import describe_decoding, encode_in_batches, evaluate, negative_log_likelihood
+from vaswani.models.trees_vaswani import linearize
+from vaswani.parsing.treebank import read_trees
+from vaswani.results import ParsingEvaluation, TranslationEvaluation
 from vaswani.scoring.references import EvaluationSet
 from vaswani.tokenization import train_tokenizer
 
@@ -92,16 +96,16 @@ def test_a_row_leaves_out_what_does_not_apply_and_says_what_is_not_known(model, 
     evaluation, _ = evaluate(model, tokenizer, TEXT, encode_in_batches(tokenizer, TEXT, 100), num_beams=1)
     row = evaluation.to_row()
     assert list(row) == [
-        "split", "nll", "perplexity", "sacrebleu", "sacrebleu_lowercased", "chrf", "paper_bleu",
-        "paper_bleu_without_split", "exact_match", "sacrebleu_signature", "chrf_signature", "paper_bleu_signature",
-        "sentences", "decoding", "seconds",
+        "split", "nll", "perplexity", "exact_match", "sentences", "decoding", "seconds",
+        "sacrebleu", "sacrebleu_lowercased", "chrf", "paper_bleu", "paper_bleu_without_split",
+        "sacrebleu_signature", "chrf_signature", "paper_bleu_signature",
     ]  # fmt: skip
     assert json.loads(json.dumps(row))["paper_bleu"] is None
     weights = dataclasses.replace(evaluation, checkpoint="somebody/model").to_row()
     assert (weights["step"], weights["averaged_checkpoints"], weights["checkpoint"]) == (None, None, "somebody/model")
     with pytest.raises(dataclasses.FrozenInstanceError):
         evaluation.nll = 0.0  # ty: ignore[invalid-assignment]
-    assert {field.name for field in dataclasses.fields(Evaluation)} >= set(row)
+    assert {field.name for field in dataclasses.fields(TranslationEvaluation)} >= set(row)
 
 
 def test_the_decoding_is_named(model):
@@ -110,3 +114,19 @@ def test_the_decoding_is_named(model):
     assert describe_decoding(model, {"num_beams": 2, "max_new_tokens": 9}) == "beam 2, alpha 0.6, at most 9 tokens"
     assert describe_decoding(model, {"num_beams": 2, "length_penalty": 1.0}) == "beam 2, length_penalty 1.0"
     assert describe_decoding(marian_twin(model), {"num_beams": 2}) == "beam 2, length_penalty 1.0"
+
+
+def test_parses_are_scored_as_trees_constrained_or_not(tmp_path):
+    path = tmp_path / "trees"
+    path.write_text("".join(tree + "\n" for tree in small_parser.TREES))
+    parser, tokenizer = small_parser.make_parser(), small_parser.make_tokenizer()
+    text = EvaluationSet("treebank", "test", small_parser.SENTENCES, [linearize(tree) for tree in read_trees(path)])
+    legal, outputs = evaluate(parser, tokenizer, text, encode_in_batches(tokenizer, text, 100), "tree")
+    free, _ = evaluate(parser, tokenizer, text, encode_in_batches(tokenizer, text, 100), "tree", constrained=False)
+    assert isinstance(free, ParsingEvaluation)
+    assert isinstance(legal, ParsingEvaluation)
+    assert (free.nll, free.sentences, len(outputs)) == (legal.nll, 4, 4)
+    assert free.well_formed is not None
+    assert free.well_formed < legal.well_formed == 100
+    assert (free.decoding, legal.decoding) == ("greedy", "greedy, trees only")
+    assert legal.evalb_errors == 0

@@ -77,8 +77,8 @@ def test_samples_are_one_block_beside_their_references(make, evaluation, capsys,
 def test_a_line_says_what_was_evaluated_and_how(evaluation):
     line = describe_evaluation(dataclasses.replace(evaluation, seconds=3.0, truncated_sources=2))
     assert line == (
-        "test at step 500: sacreBLEU 20.10 (lowercased 21.20), chrF 52.30, exact 6.6%, "
-        "BLEU by the paper's protocol 23.40, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6, "
+        "test at step 500: sacreBLEU 20.10 (lowercased 21.20), chrF 52.30, BLEU by the paper's protocol 23.40, "
+        "exact 6.6%, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6, "
         "4 checkpoints averaged, 2 translated up to max_source_length"
     )
     short = describe_evaluation(dataclasses.replace(evaluation, seconds=3.0, averaged_checkpoints=1, paper_bleu=None))

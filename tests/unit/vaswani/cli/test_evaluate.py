@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from small_parser import SENTENCES, TREES, save_parser
 
 from vaswani import cli
 from vaswani.errors import UserError
+from vaswani.parsing.treebank import read_trees
 from vaswani.scoring.protocols import score
 from vaswani.tokenization import train_tokenizer
 
@@ -133,4 +135,61 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files
     (tmp_path / "short.de").write_text("Satz\n")
     with pytest.raises(UserError) as refused:
         evaluate(flags)
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.fixture
+def treebank(tmp_path, monkeypatch):
+    """Write gold trees, other trees, a treebank of them and a parser into the working directory."""
+    monkeypatch.chdir(tmp_path)
+    gold = "".join(f"{tree}\n" for tree in TREES)
+    Path("gold.mrg").write_text(gold)
+    Path("other.mrg").write_text(gold.replace("(VP (VBZ sleeps))", "(VBZ sleeps)").replace("(RB often)", "(JJ often)"))
+    Path("treebank").mkdir()
+    for split in ("train", "validation", "test"):
+        Path("treebank", f"{split}.mrg").write_text(gold)
+    save_parser("model")
+
+
+def test_trees_of_a_file_are_scored_as_evalb_scores_them(treebank, capsys):
+    flags = ["--hypothesis", "other.mrg", "--reference", "gold.mrg", "--target_lang", "tree"]
+    evaluate([*flags, "--json"])
+    row = json.loads(capsys.readouterr().out)
+    # 14 gold brackets, one of them missing; 16 words without punctuation, one with another part of speech
+    assert (row["bracketing_recall"], row["bracketing_precision"]) == (92.86, 100.0)
+    assert (row["tagging_accuracy"], row["exact_match"], row["sentences"]) == (93.75, 75.0, 4)
+    evaluate(flags)
+    said = capsys.readouterr().out
+    for text in ("gold.mrg, test: 4 trees", "labelled F1                    96.30", "F1 of 1-10 words"):
+        assert text in said
+
+
+def test_a_parser_is_scored_on_a_treebank_or_a_file(treebank, capsys):
+    where = ["--dataset_name", "treebank:treebank", "--split", "validation"]
+    rows = []
+    for given in ([*where], ["--reference", "gold.mrg", "--target_lang", "tree"], [*where, "--unconstrained"]):
+        evaluate(["--model", "model", *given, "--no_record", "--json", "--output", "out.mrg"])
+        rows.append(json.loads(capsys.readouterr().out))
+        words = [[word for word, _ in tree.leaves()] for tree in read_trees("out.mrg")]
+        assert words == [sentence.split() for sentence in SENTENCES]
+    of_dataset, of_file, free = rows
+    assert of_dataset["bracketing_f1"] == of_file["bracketing_f1"]
+    assert (of_dataset["well_formed"], of_dataset["decoding"]) == (100.0, "greedy, trees only")
+    assert (free["well_formed"] < 100, free["decoding"]) == (True, "greedy")
+    assert (of_dataset["split"], of_dataset["target_lang"]) == ("validation", "tree")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--lowercase"], "lowercase is for translations, but target_lang='tree'"),
+        (["--baseline_hypothesis", "other.mrg"], "baseline_hypothesis is for translations"),
+        (["--source", "gold.mrg"], "source must be left out where the references are trees"),
+        (["--unconstrained"], "unconstrained is for a model: a hypothesis has been written already"),
+        (["--target_lang", "de", "--unconstrained"], "unconstrained is for parses, but target_lang='de'"),
+    ],
+)
+def test_what_does_not_go_with_trees_is_refused(flags, sentence, treebank):
+    with pytest.raises(UserError) as refused:
+        evaluate(["--hypothesis", "other.mrg", "--reference", "gold.mrg", "--target_lang", "tree", *flags])
     assert str(refused.value).startswith(sentence)
