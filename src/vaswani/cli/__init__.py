@@ -19,6 +19,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "translate": Command("Use a model", "translate a file or a pipe, a sentence a line"),
+    "parse": Command("Use a model", "parse a file or a pipe, a sentence a line, with a model trained on trees"),
     "evaluate": Command("Score a model", "score a model or translations, as the paper did and as today", "score"),
 }
 

@@ -1,0 +1,140 @@
+"""Parse text, a sentence a line, from a file or pipe into a file or pipe.
+
+  vaswani parse --model runs/parser/model --input news.en --output news.trees
+  echo "The dog sleeps." | vaswani parse --model me/my-parser
+  vaswani parse --model runs/parser/model --input tagged.txt --input_form tagged --output out.trees --resume
+  vaswani parse --model runs/parser/model --input one.txt --picture one.svg --gold one.mrg
+
+A line in is a tree out, in the same order, in brackets that EVALB and NLTK read; an empty line stays empty. The tree
+has just the words of its line, which text is divided into as in the Penn Treebank.
+
+Lines are read, batched and written as by vaswani translate. After a signal or kill -9 the output holds whole lines;
+the same command with --resume parses the others.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar
+
+from vaswani.errors import UserError
+from vaswani.models.legal_trees_vaswani import LegalTrees
+from vaswani.models.parsing_vaswani import Sentence, read_sentence
+from vaswani.models.trees_vaswani import TREES, restore
+from vaswani.parsing.treebank import read_trees
+from vaswani.pictures.trees import draw_trees
+from vaswani.translation import load, translate
+
+from . import line_by_line
+from .flags import add_decoding_flags, add_model_flags, decoding
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add all flags of the command."""
+    parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published parser")
+    line_by_line.add_file_flags(parser, "parse")
+    parser.add_argument(
+        "--input_form",
+        choices=["text", "words", "tagged"],
+        default="text",
+        help="what a line is: text; words with a space between two; or words with their parts of speech, as dog_NN "
+        "(default: text)",
+    )
+    parser.add_argument(
+        "--unconstrained",
+        action="store_true",
+        help="let the search write whatever the model finds likely, and repair it, instead of nothing but trees",
+    )
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw the first tree that is written")
+    parser.add_argument("--gold", metavar="FILE", help="draw the first tree of this file beside it")
+    add_decoding_flags(parser)
+    line_by_line.add_reading_flags(parser)
+    add_model_flags(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Parse, and return the exit status."""
+    check(options)
+    return line_by_line.run(options, lambda: parser(options), "Parsing")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check the flags for pictures.
+
+    Raises
+    ------
+    UserError
+        If they do not go together, or the picture has another ending.
+    """
+    if options.gold and not options.picture:
+        raise UserError("gold needs picture: it is drawn there")
+    if options.picture and Path(options.picture).suffix != ".svg":
+        raise UserError(f"picture={options.picture!r} must end in .svg")
+
+
+def parser(options: argparse.Namespace) -> line_by_line.Work:
+    """Load the model, and return what parses lines with it.
+
+    Raises
+    ------
+    UserError
+        If the model is no parser.
+    """
+    disable_progress_bar()  # transformers' own, at loading
+    model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
+    if getattr(model.config, "target_lang", None) != TREES:
+        raise UserError(f"model={options.model!r} must be a parser, whose target language is {TREES!r}")
+    gold = next(read_trees(options.gold)) if options.gold else None
+    is_drawn = options.picture is None
+
+    def work(lines: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
+        nonlocal is_drawn
+        sentences = [read_line(line, options.input_form) for line in lines]
+
+        def legal(rows: Sequence[int]) -> LegalTrees:
+            try:
+                return LegalTrees(tokenizer, *zip(*(sentences[row] for row in rows), strict=True))
+            except ValueError as error:  # an unknown part of speech
+                raise UserError(str(error)) from error
+
+        outputs = translate(
+            model,
+            tokenizer,
+            [" ".join(sentence.words) for sentence in sentences],
+            max_batch_tokens=options.max_batch_tokens,
+            on_batch=on_batch,
+            constraint=None if options.unconstrained else legal,
+            **decoding(options),
+        )
+        trees = [
+            restore(best.text, *sentence).tree if sentence.words else None
+            for (best, *_), sentence in zip(outputs, sentences, strict=True)
+        ]
+        first = next((tree for tree in trees if tree is not None), None)
+        if first is not None and not is_drawn:
+            titled = {"model": first} | ({} if gold is None else {"gold": gold})
+            Path(options.picture).write_text(draw_trees(titled), encoding="utf-8")
+            is_drawn = True
+        return ["" if tree is None else str(tree) for tree in trees]
+
+    return work
+
+
+def read_line(line: str, form: str) -> Sentence:
+    """Read the words of a line, and their parts of speech if it has them.
+
+    Raises
+    ------
+    UserError
+        If a word holds a bracket or has no part of speech.
+    """
+    if not line.strip():
+        return Sentence([])
+    given: object = line
+    if form != "text":
+        given = line.split() if form == "words" else [tuple(part.rsplit("_", 1)) for part in line.split()]
+    try:
+        return read_sentence(given)
+    except ValueError as error:
+        raise UserError(f"{error}; the line is {line!r:.80}") from error

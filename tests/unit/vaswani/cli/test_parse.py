@@ -1,0 +1,97 @@
+"""`vaswani parse` within this process, by a parser of random weights; test_translate.py has what both share."""
+
+import re
+from pathlib import Path
+
+import pytest
+from small_parser import TREES, save_parser
+
+from vaswani import cli
+from vaswani.models.parsing_vaswani import divide
+from vaswani.parsing.treebank import read_trees
+
+
+LINES = ["the dog sleeps.", "", "tea (cold), we drink often."]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_parser("model")
+    Path("in").write_text("".join(f"{line}\n" for line in LINES))
+
+
+def parse(*flags: str, status: int = 0) -> list[str]:
+    command = ["parse", "--model", "model", "--input", "in", "--output", "out", "--quiet", *flags]
+    assert cli.main(command) == status
+    return Path("out").read_text().splitlines() if Path("out").exists() else []
+
+
+def words_of(line: str) -> list[str]:
+    Path("tree").write_text(line + "\n")
+    [tree] = read_trees("tree")
+    return [word for word, _ in tree.leaves()]
+
+
+@pytest.mark.parametrize("flags", [(), ("--unconstrained",), ("--num_beams", "2", "--max_batch_tokens", "1")])
+def test_a_line_in_is_a_tree_out_over_its_words(flags):
+    first, empty, last = parse(*flags)
+    assert empty == ""
+    assert [words_of(first), words_of(last)] == [divide(LINES[0]), divide(LINES[2])]
+
+
+def test_flags_reach_the_search():
+    plain = parse()
+    assert parse("--unconstrained") != plain
+    assert parse("--num_beams", "4") != plain
+
+
+def test_words_and_tagged_words_are_taken_as_they_are():
+    Path("in").write_text("cold. tea\n")
+    [line] = parse("--input_form", "words")
+    assert words_of(line) == ["cold.", "tea"]
+    Path("in").write_text("cold_._RB tea_NN\n")
+    [line] = parse("--input_form", "tagged")
+    assert "(RB cold_.)" in line
+    assert "(NN tea)" in line
+
+
+def test_an_output_is_resumed_after_its_lines():
+    whole = parse()
+    Path("out").write_text(whole[0] + "\n(S (half")
+    assert parse("--resume") == whole
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "message"),
+    [
+        ("a (b)", ["--input_form", "words"], r"the word '\(b\)' must have .*; the line is 'a \(b\)'"),
+        ("a_DT b", ["--input_form", "tagged"], "a sentence must be text, words, or pairs .*; the line is 'a_DT b'"),
+        ("a_XY", ["--input_form", "tagged"], "the part of speech 'XY' of 'a' must be one that the model knows"),
+        ("a", ["--gold", "gold"], "gold needs picture: it is drawn there"),
+        ("a", ["--picture", "out.png"], "picture='out.png' must end in .svg"),
+        ("a", ["--picture", "out.svg", "--gold", "none"], "the file none does not exist"),
+    ],
+)
+def test_bad_input_is_one_sentence(lines, flags, message, capsys):
+    Path("in").write_text(lines + "\n")
+    parse(*flags, status=1)
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert re.search(message, error)
+
+
+def test_a_model_that_is_no_parser_is_refused(random_model, tiny_config, capsys):
+    random_model(tiny_config(vocab_size=300)).save_pretrained("model")
+    parse(status=1)
+    assert "model='model' must be a parser, whose target language is 'tree'" in capsys.readouterr().err
+
+
+def test_the_first_tree_is_drawn_beside_gold():
+    Path("gold").write_text(TREES[0] + "\n")
+    parse("--picture", "out.svg", "--gold", "gold")
+    svg = Path("out.svg").read_text()
+    assert ">model<" in svg
+    assert ">gold<" in svg
+    assert svg.count(">sleeps<") == 2
