@@ -32,6 +32,7 @@ from training.trainer.run_directory import claim_output_dir
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
+from vaswani.models.trees_vaswani import TREES
 
 
 def main(arguments: list[str]) -> None:
@@ -99,7 +100,8 @@ def train_and_publish(
         folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
         if settings.reporting.push_to_hub:
             print(f"Sent to {push(folder, settings.reporting.hub_model_id or directory.name)}")
-        print(how_to_use(folder, prepared.text[results[-1].split][0]["source"]))
+        task = "parse" if settings.data.target_lang == TREES else "translation"
+        print(how_to_use(folder, prepared.text[results[-1].split][0]["source"], task))
 
 
 def start_accelerator(settings: TrainingSettings) -> Accelerator:
@@ -165,11 +167,11 @@ def how_to_resume(directory: Path) -> str:
     return f"accelerate launch training/run.py {directory / 'recipe.toml'} --resume_from_checkpoint latest"
 
 
-def how_to_use(folder: Path, sentence: str) -> str:
-    """Say in two lines how to translate with a published folder."""
+def how_to_use(folder: Path, sentence: str, task: str = "translation") -> str:
+    """Say in two lines how to use a published folder."""
     return (
-        f"Published to {folder}. To translate with it (without this package: pipeline(..., trust_remote_code=True)):\n"
-        f"""  import vaswani, transformers; print(transformers.pipeline("translation", "{folder}")({sentence!r}))"""
+        f"Published to {folder}. To use it (without this package: pipeline(..., trust_remote_code=True)):\n"
+        f"""  import vaswani, transformers; print(transformers.pipeline("{task}", "{folder}")({sentence!r}))"""
     )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_type_hints
 
 from vaswani.errors import UserError
+from vaswani.models.trees_vaswani import TREES
+from vaswani.parsing.treebank import PREFIX
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,6 +90,13 @@ class DataSettings:
         "Drop pairs of which one side has more than N times the tokens of the other (Moses' cleaner: 9).",
         default=9.0,
     )
+    treebank_parts: Annotated[int | None, AT_LEAST_0] = _setting(
+        "Of a treebank: train also on the constituents that have 2 to N words, as trees of their own.", default=None
+    )
+    treebank_made: Annotated[int | None, AT_LEAST_0] = _setting(
+        "Of a treebank: train also on N trees in which constituents stand in the place of others of their kind.",
+        default=None,
+    )
 
     def __post_init__(self) -> None:
         for name in ("train_file", "validation_file", "test_file"):
@@ -114,6 +123,9 @@ class DataSettings:
             raise UserError("exactly one of dataset_name and train_file must be given: where is the training text?")
         if self.train_file is not None and self.validation_file is None:
             raise UserError("validation_file is missing: train_file needs one beside it")
+        for name in ("treebank_parts", "treebank_made"):
+            if getattr(self, name) and not str(self.dataset_name).startswith(PREFIX):
+                raise UserError(f"{name}={getattr(self, name)} needs a treebank: dataset_name={PREFIX}DIR")
 
 
 @dataclass
@@ -168,6 +180,12 @@ class OptimizationSettings:
         "that has more is accumulated.",
         default=8192,
     )
+    curriculum_epochs: Annotated[int | None, AT_LEAST_1] = _setting(
+        "The first N epochs have only the pairs that curriculum_length allows.", default=None
+    )
+    curriculum_length: Annotated[int | None, AT_LEAST_2] = _setting(
+        "Longest pairs of those epochs, in tokens of the longer side with </s>.", default=None
+    )
     warmup_steps: Annotated[int, AT_LEAST_1] = _setting(
         "Updates of linear warm-up (section 5.3: 4,000).", default=4000
     )
@@ -218,8 +236,10 @@ class RunSettings:
     early_stopping_patience: Annotated[int | None, AT_LEAST_1] = _setting(
         "Stop after N evaluations on validation without a better metric_for_best_model.", default=None
     )
-    metric_for_best_model: Literal["nll", "sacrebleu", "sacrebleu_lowercased", "chrf"] = _setting(
-        "The measure of early stopping: lower is better for nll, higher for the others.", default="nll"
+    metric_for_best_model: Literal["nll", "sacrebleu", "sacrebleu_lowercased", "chrf", "bracketing_f1"] = _setting(
+        "The measure of early stopping: lower is better for nll, higher for the others. bracketing_f1 is of parses, "
+        "those before it are of translations.",
+        default="nll",
     )
     save_steps: Annotated[int, AT_LEAST_0] = _setting("Updates between two checkpoints; 0 means none.", default=1500)
     save_minutes: Annotated[float, AT_LEAST_0] = _setting(
@@ -301,7 +321,12 @@ class TrainingSettings:
         self.run.validate()
         for part in (self.model, self.optimization, self.reporting):
             check_rules(part)
+        if (self.optimization.curriculum_epochs is None) != (self.optimization.curriculum_length is None):
+            raise UserError("curriculum_epochs and curriculum_length must be given together, or neither of them")
         steps, run = self.optimization.max_steps, self.run
+        metric, of_trees = run.metric_for_best_model, self.data.target_lang == TREES
+        if metric != "nll" and (metric == "bracketing_f1") != of_trees:
+            raise UserError(f"metric_for_best_model={metric!r} is no measure of target_lang={self.data.target_lang!r}")
         made = math.ceil(steps / run.save_steps) if run.save_steps else 0  # the last update is saved too
         if run.average_checkpoints > max(1, made) and not run.save_minutes:
             raise UserError(

@@ -6,6 +6,7 @@ import shutil
 import tomllib
 
 import pytest
+from small_parser import TREES, save_parser
 
 import training.table1
 import training.table2
@@ -27,12 +28,15 @@ def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "model").symlink_to(finished_run / "model")
     (tmp_path / "hub_configs").symlink_to(ROOT / "hub_configs")
+    save_parser(tmp_path / "runs" / "parser-small" / "model")
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 5
     names = {}
     for snippet in blocks("python"):
         exec(compile(snippet, "README.md", "exec"), names)
-    assert capsys.readouterr().out.count("translation_text") == 2
+    said = capsys.readouterr().out
+    assert said.count("translation_text") == 2
+    assert "(DT The) " in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("name", "least"), [("README.md", 5), ("docs/fine-tuning.md", 3)])
@@ -54,15 +58,22 @@ def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
     (tmp_path / "news.en").write_text("one two\n\nthree\n")
     for name, text in (("test.en", "one two"), ("test.de", "zwei eins"), ("old.de", "eins")):
         (tmp_path / name).write_text(f"{text}\n" * 3)
+    save_parser(tmp_path / "runs" / "parser-small" / "model")
+    (tmp_path / "sentences.txt").write_text("the dog sleeps.\n")
+    (tmp_path / "my" / "treebank").mkdir(parents=True)
+    for name in ("gold", "my/treebank/train", "my/treebank/validation", "my/treebank/test"):
+        (tmp_path / f"{name}.mrg").write_text(f"{TREES[0]}\n")
     monkeypatch.chdir(tmp_path)
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("vaswani ")]
-    assert [command.split()[1] for command in commands] == ["translate"] * 2 + ["evaluate"] * 3
+    expected = ["translate"] * 2 + ["evaluate"] * 3 + ["parse"] + ["evaluate"] * 2
+    assert [command.split()[1] for command in commands] == expected
     for command in commands:
         assert vaswani.cli.main(shlex.split(command.split(">")[0])[1:]) == 0
     assert (tmp_path / "news.de").read_text() == "zwei eins\n\ndrei\n"
     said = capfd.readouterr().out
-    for text in ("Today's protocol", '"paper_bleu_without_split"', "by paired bootstrap"):
+    for text in ("Today's protocol", '"paper_bleu_without_split"', "by paired bootstrap", '"bracketing_f1"'):
         assert text in said
+    assert (tmp_path / "first.svg").read_text().startswith("<svg")
 
 
 def test_install_commands_name_extras_that_exist():

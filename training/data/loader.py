@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,10 @@ from torch.utils.data import DataLoader
 from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, padded_tokens, plan_epoch
 from training.data.preparation import lengths, read_pairs
 from training.settings import OptimizationSettings
+from vaswani.errors import UserError
+
+
+ALL = slice(None)  # pairs of an epoch
 
 
 class Update(NamedTuple):
@@ -50,10 +55,19 @@ def plan_updates(
     num_processes: int,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Update]:
-    """Yield updates without their tensors, beginning after `start`: an epoch, and how many of its updates are done."""
+    """Yield updates without their tensors, beginning after `start`: an epoch, and how many of its updates are done.
+
+    Raises
+    ------
+    UserError
+        If the curriculum leaves no pair.
+    """
     first_epoch, done = start
     for epoch in itertools.count(first_epoch):
-        plan = plan_epoch(*lengths, settings.max_tokens_per_batch, settings.seed, epoch, settings.length_groups)
+        kept = curriculum(lengths, settings, epoch)
+        sides = [side[kept] for side in lengths]
+        plan = plan_epoch(*sides, settings.max_tokens_per_batch, settings.seed, epoch, settings.length_groups)
+        plan = replace(plan, order=plan.order if kept is ALL else kept[plan.order])
         for number in range(done, len(plan)):
             batches = cut(plan[number], *lengths, settings.max_tokens_per_device, num_processes)
             pairs = np.concatenate(batches)
@@ -68,6 +82,28 @@ def plan_updates(
                 batches=[],
             )
         done = 0
+
+
+def curriculum(
+    lengths: tuple[np.ndarray, np.ndarray], settings: OptimizationSettings, epoch: int
+) -> np.ndarray | slice:
+    """Return which pairs an epoch has: the first ones have only short pairs, if the settings say so.
+
+    Raises
+    ------
+    UserError
+        If it would have none.
+    """
+    if settings.curriculum_epochs is None or epoch >= settings.curriculum_epochs:
+        return ALL
+    longer = np.maximum(*lengths)
+    pairs = np.flatnonzero(longer <= settings.curriculum_length)
+    if not len(pairs):
+        raise UserError(
+            f"curriculum_length={settings.curriculum_length} leaves no pair to train on: it must be at least "
+            f"{longer.min()}, the length of the shortest"
+        )
+    return pairs
 
 
 class _Pairs(torch.utils.data.Dataset):

@@ -5,6 +5,7 @@ Results are cached under a hash of their inputs, so that a later run, or another
 
 import json
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,11 +24,14 @@ from training.data.corpora import load_text
 from training.data.sentence_encoder import SentenceEncoder
 from training.settings import DataSettings, ModelSettings
 from vaswani.errors import UserError
+from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
+from vaswani.models.trees_vaswani import TREES
 from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 
 
 DROP_REASONS = ("kept", "empty", "too long", "unbalanced")
 PAIRS_AT_A_TIME = 5000
+DICTIONARY_WORDS = 50_000  # whose parts of speech a parser's tokenizer knows: all of the Penn Treebank's
 
 # Part of the hash that names a cache: raise it when the same text and settings would give another result.
 VOCABULARY_VERSION = 1
@@ -60,7 +64,7 @@ def prepare(data: DataSettings, model: ModelSettings, grammar_folder: Path) -> P
     """
     try:
         text = load_text(data, grammar_folder)
-        tokenizer = load_tokenizer(model, text["train"])
+        tokenizer = load_tokenizer(model, text["train"], data.target_lang == TREES)
         encoded, counts = DatasetDict(), {}
         for split, rows in text.items():
             encoded[split], counts[split] = encode(rows, tokenizer, data, split)
@@ -84,20 +88,52 @@ def _write(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def load_tokenizer(settings: ModelSettings, train_text: Dataset) -> PreTrainedTokenizerBase:
+def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the settings name, or that of the model to start from, or train one on both languages.
+
+    Where the targets are trees, their symbols are one type each, and the rest is trained on the sources.
 
     Raises
     ------
     UserError
         If the named tokenizer is missing or unfit, or the text does not support the vocabulary size.
     """
-    for field in ("tokenizer_name", "model_name_or_path"):
-        name = getattr(settings, field)
-        if name is not None:
-            return load_named_tokenizer(name, field)
-    assert settings.vocab_size is not None  # it has a default where there is no model to start from
-    return _load_own_tokenizer(settings.vocab_size, train_text)
+    named = [field for field in ("tokenizer_name", "model_name_or_path") if getattr(settings, field) is not None]
+    if named:
+        tokenizer = load_named_tokenizer(getattr(settings, named[0]), named[0])
+    else:
+        assert settings.vocab_size is not None  # it has a default where there is no model to start from
+        tokenizer = _load_own_tokenizer(settings.vocab_size, train_text, has_trees)
+    if has_trees:
+        known, new = tokenizer.init_kwargs.get(PARTS_OF_SPEECH, {}), parts_of_speech(train_text)
+        both = {word: {*known.get(word, "").split(), *new.get(word, "").split()} for word in known | new}
+        tokenizer.init_kwargs[PARTS_OF_SPEECH] = {word: " ".join(sorted(tags)) for word, tags in both.items()}
+    return tokenizer
+
+
+def parts_of_speech(train_text: Dataset) -> dict[str, str]:
+    """Return the parts of speech of the most frequent words of trees, with a space between two.
+
+    Raises
+    ------
+    UserError
+        If a tree has not just one for each word.
+    """
+    path = _cache_path(".parts_of_speech.json", train_text._fingerprint)
+    if not path.exists():
+        counts: Counter[str] = Counter()
+        tags: dict[str, set[str]] = defaultdict(set)
+        for sentence, tree in zip(train_text["source"], train_text["target"], strict=True):
+            words = sentence.split()
+            leaves = [symbol[1:-1] for symbol in tree.split() if symbol[0] == "(" and symbol[-1] == ")"]
+            if len(leaves) != len(words):
+                raise UserError(f"the tree {tree!r:.80} must have a part of speech for each word of {sentence!r:.80}")
+            counts.update(words)
+            for word, tag in zip(words, leaves, strict=True):
+                tags[word].add(tag)
+        frequent = sorted(word for word, _ in counts.most_common(DICTIONARY_WORDS))
+        _write(path, json.dumps({word: " ".join(sorted(tags[word])) for word in frequent}, ensure_ascii=False))
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
@@ -122,11 +158,14 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _load_own_tokenizer(vocab_size: int, train_text: Dataset) -> PreTrainedTokenizerBase:
-    path = _cache_path(".tokenizer.json", VOCABULARY_VERSION, train_text._fingerprint, vocab_size)
+def _load_own_tokenizer(vocab_size: int, train_text: Dataset, has_trees: bool) -> PreTrainedTokenizerBase:
+    origins = [VOCABULARY_VERSION, train_text._fingerprint, vocab_size, *(["trees"] if has_trees else [])]
+    path = _cache_path(".tokenizer.json", *origins)
     if not path.exists():
+        symbols = sorted({symbol for tree in train_text["target"] for symbol in tree.split()}) if has_trees else []
+        text = train_text.select_columns("source") if has_trees else train_text
         try:
-            trained = train_tokenizer(_sentences(train_text), vocab_size)
+            trained = train_tokenizer(_sentences(text), vocab_size, symbols=symbols)
         except ValueError as error:
             raise UserError(str(error)) from error
         _write(path, trained.backend_tokenizer.to_str())

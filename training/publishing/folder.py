@@ -12,6 +12,8 @@ from training.data.preparation import describe_counts
 from training.settings import ROOT, DataSettings, TrainingSettings
 from vaswani.card import END_OF_TABLE, eval_results, table_row
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
+from vaswani.models.trees_vaswani import TREES
+from vaswani.parsing.treebank import PREFIX
 from vaswani.results import Evaluation
 
 
@@ -71,14 +73,14 @@ def write_card(
     languages = [data.source_lang, data.target_lang]
     run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
     name = settings.reporting.hub_model_id or Path(settings.run.output_dir).name
-    training_text = _training_text(data)
+    training_text, is_parser = _training_text(data), data.target_lang == TREES
     dataset = data.dataset_name if _is_hub_name(data.dataset_name) else None
     card_data = ModelCardData(
-        language=languages,
+        language=languages[:1] if is_parser else languages,
         license="apache-2.0",
         library_name="transformers",
-        pipeline_tag="translation",
-        tags=TAGS[model.config.model_type],
+        pipeline_tag="token-classification" if is_parser else "translation",
+        tags=TAGS[model.config.model_type] + ["constituency-parsing"] * is_parser,
         base_model=run.get("base_model"),
         base_model_relation="finetune" if "base_model" in run else None,
         datasets=None if dataset is None else [dataset],
@@ -96,6 +98,8 @@ def write_card(
         model_path=settings.reporting.hub_model_id or str(folder),
         source_lang=data.source_lang,
         target_lang=data.target_lang,
+        is_parser=is_parser,
+        decoding=model.generation_config,
         training_text=training_text,
         example=json.dumps("This is a sentence."),
         result=results[-1],
@@ -121,7 +125,7 @@ def _training_text(data: DataSettings) -> str:
 
 
 def _is_hub_name(name: str | None) -> bool:
-    return name is not None and name != "grammar" and not Path(name).exists()
+    return name is not None and name != "grammar" and not name.startswith(PREFIX) and not Path(name).exists()
 
 
 def push(folder: Path, name: str) -> str:

@@ -180,6 +180,8 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         (["--early_stopping_patience", "2", "--eval_steps", "0"], "early_stopping_patience=2 needs eval_steps"),
         (["--metric_for_best_model", "bleu"], "metric_for_best_model.*'bleu'.*sacrebleu"),
         (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be above 0"),
+        (["--treebank_made", "5"], "treebank_made=5 needs a treebank: dataset_name=treebank:DIR"),
+        (["--curriculum_epochs", "5"], "curriculum_epochs and curriculum_length must be given together"),
     ],
 )
 def test_bad_flags_are_one_clear_sentence(flags, message):

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from small_parser import SENTENCES, TREES
 
 from training.data.corpora import load_text
 from training.settings import ROOT, DataSettings
@@ -80,3 +81,34 @@ def test_real_text_in_the_hubs_layout_is_read_in_either_direction(name, config, 
     text = load_text(given, NOWHERE)
     assert tuple(len(rows) for rows in text.values()) == lines
     assert text["train"].column_names == ["source", "target"]
+
+
+@pytest.fixture
+def treebank(tmp_path) -> str:
+    for split in ("train", "validation"):
+        write(tmp_path / f"{split}.mrg", "".join(f"{tree}\n" for tree in TREES))
+    return f"treebank:{tmp_path}"
+
+
+def test_parts_and_made_trees_follow_those_of_the_treebank(treebank):
+    given = {"dataset_name": treebank, "target_lang": "tree"}
+    plain = load_text(settings(**given), NOWHERE)
+    text = load_text(settings(**given, treebank_parts=3, treebank_made=50), NOWHERE)
+    assert plain["train"]["source"][:] == SENTENCES
+    assert text["validation"]["target"][:] == plain["validation"]["target"][:]
+    sources = text["train"]["source"][:]
+    parts = ["the dog", "a cat", "sees the dog", "the dog", "drink often", "the cat '"]
+    assert sources[:10] == SENTENCES + parts
+    assert len(sources) == 60
+    assert text["train"]["target"][6] == "(VP (VBZ) (NP (DT) (NN) )NP )VP"
+    assert (
+        text["train"]["target"][:]
+        == load_text(settings(**given, treebank_parts=3, treebank_made=50), NOWHERE)["train"]["target"][:]
+    )
+
+
+def test_what_is_made_is_made_of_the_trees_that_are_used(treebank):
+    given = {"dataset_name": treebank, "target_lang": "tree", "max_train_samples": 1}
+    sources = load_text(settings(**given, treebank_parts=5, treebank_made=20), NOWHERE)["train"]["source"][:]
+    assert len(sources) == 22
+    assert {word for source in sources for word in source.split()} == {"the", "dog", "sleeps", "."}

@@ -8,6 +8,7 @@ from datasets import Dataset
 
 from training.data.loader import load_batches, load_updates, plan_updates
 from training.settings import OptimizationSettings
+from vaswani.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +134,28 @@ def test_batches_of_an_evaluation_hold_every_pair_once_and_are_the_same_each_tim
     assert sorted(found) == sorted(zip(rows["input_ids"], rows["labels"], strict=True))
     first, second = ([batch.labels for batch in load_batches(rows, 150, 99)] for _ in range(2))
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_the_first_epochs_have_only_short_pairs(rows):
+    sides = lengths_of(rows)
+    longer = np.maximum(*sides)
+    settings = {"curriculum_epochs": 2, "curriculum_length": 12}
+    updates = take(rows, 120, **settings)
+    of_epoch = [
+        [pair for update in updates if update.epoch == epoch for pair in np.concatenate(update.pairs)]
+        for epoch in range(3)
+    ]
+    for short in of_epoch[:2]:
+        assert sorted(short) == list(np.flatnonzero(longer <= 12))
+    assert of_epoch[0] != of_epoch[1]
+    assert sorted(of_epoch[2]) == list(range(300))
+    for update in updates:
+        assert update.target_tokens == sides[1][np.concatenate(update.pairs)].sum()
+    at = next(number for number, update in enumerate(updates) if update.epoch == 1) + 1
+    [again] = take(rows, 1, start=(1, 1), **settings)
+    assert all(map(np.array_equal, again.pairs, updates[at].pairs))
+
+
+def test_a_curriculum_that_leaves_nothing_is_refused(rows):
+    with pytest.raises(UserError, match=r"curriculum_length=2 leaves no pair .* at least [3-9], the length"):
+        take(rows, 1, curriculum_epochs=1, curriculum_length=2)

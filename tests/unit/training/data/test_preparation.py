@@ -161,7 +161,12 @@ def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, mo
     prepare_files(tmp_path)
     calls = []
     for function in (preparation.train_tokenizer, preparation.encode_table):
-        monkeypatch.setattr(preparation, function.__name__, lambda *args, f=function: calls.append(f) or f(*args))
+
+        def noted(*args, function=function, **kwargs):
+            calls.append(function)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(preparation, function.__name__, noted)
     prepare_files(tmp_path, **changed)
     assert calls.count(train_tokenizer) == trained
     assert len(calls) - trained == encoded
@@ -283,3 +288,40 @@ def test_a_fingerprint_sees_where_a_sentence_ends():
         for ids in ([[1, 2], [3]], [[1], [2, 3]])
     )
     assert fingerprint(first) != fingerprint(second)
+
+
+def prepare_trees(folder: Path, trees: list[str], **kwargs) -> Prepared:
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "validation"):
+        path = folder / f"{split}.mrg"
+        if not path.exists():
+            path.write_text("".join(f"{tree}\n" for tree in trees))
+    files = {"train_file": None, "validation_file": None, "dataset_name": f"treebank:{folder}"}
+    return prepare_files(folder, **files, target_lang="tree", **kwargs)
+
+
+def test_a_parsers_tokenizer_knows_the_parts_of_speech_of_words(tmp_path, monkeypatch):
+    trees = ["(S (NN ab) (VB cd))", "(S (VB ab) (NN ab) (RB ef))"]
+    expected = {"ab": "NN VB", "cd": "VB", "ef": "RB"}
+    tokenizer = prepare_trees(tmp_path, trees, vocab_size=265).tokenizer
+    assert tokenizer.init_kwargs["parts_of_speech"] == expected
+    monkeypatch.setattr(preparation, "Counter", lambda: pytest.fail("counted twice"))
+    assert prepare_trees(tmp_path, trees, vocab_size=265).tokenizer.init_kwargs["parts_of_speech"] == expected
+    monkeypatch.undo()
+    tokenizer.save_pretrained(tmp_path / "model")
+    named = {"tokenizer_name": str(tmp_path / "model")}
+    other = prepare_trees(tmp_path / "other", ["(S (RB ab) (NN gh))"], **named).tokenizer
+    assert other.init_kwargs["parts_of_speech"] == expected | {"ab": "NN RB VB", "gh": "NN"}
+
+
+def test_only_frequent_words_have_their_parts_of_speech_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "DICTIONARY_WORDS", 1)
+    trees = ["(S (NN ab) (VB cd))", "(S (VB ab) (NN ab) (RB ef))"]
+    assert prepare_trees(tmp_path, trees, vocab_size=265).tokenizer.init_kwargs["parts_of_speech"] == {"ab": "NN VB"}
+
+
+def test_a_tree_without_a_part_of_speech_for_each_word_is_refused(tmp_path):
+    with pytest.raises(
+        UserError, match=r"the tree '\(S \(NN\) \)S' must have a part of speech for each word of 'a b'"
+    ):
+        prepare_files(tmp_path, "a b\t(S (NN) )S\n", target_lang="tree", vocab_size=262)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from flat_settings import make_settings
+from small_parser import make_parser
 
 from training.publishing.folder import publish
 from training.recipe import write_recipe
@@ -15,6 +16,7 @@ from vaswani import (
     RecurrentConfig,
     RecurrentForConditionalGeneration,
 )
+from vaswani.results import ParsingEvaluation
 from vaswani.tokenization import train_tokenizer
 
 
@@ -147,3 +149,40 @@ def test_the_card_of_a_convolutional_model_names_its_layers(published):
     assert "| kernel sizes (encoder; decoder) | 3, 3; 3, 3 |" in text
     assert "ConvS2S (Gehring et al. 2017)" in text
     assert front["tags"] == ["vaswani", "convolutional", "convs2s"]
+
+
+@pytest.fixture
+def parses() -> ParsingEvaluation:
+    """Return an evaluation of parses of which no two values are equal."""
+    scores = {"bracketing_recall": 71.1, "bracketing_precision": 72.2, "bracketing_f1": 73.3, "tagging_accuracy": 94.4}
+    scores |= {"average_crossing": 2.5, "no_crossing": 36.6, "two_or_less_crossing": 57.7, "exact_match": 8.8}
+    return ParsingEvaluation(
+        step=500, averaged_checkpoints=4, checkpoint="step 500", split="test", target_lang="tree", nll=1.25,
+        perplexity=3.49, sentences=237, decoding="beam 4, alpha 0.3, trees only", well_formed=99.1, evalb_errors=3,
+        bracketing_f1_by_length={}, **scores,
+    )  # fmt: skip
+
+
+def test_the_card_of_a_parser_is_about_trees(published, parses):
+    parser = make_parser()
+    treebank = {"dataset_name": "treebank:/home/me/wsj", "dataset_config_name": None, "target_lang": "tree"}
+    given = {"treebank_parts": 11, "treebank_made": 222, "curriculum_epochs": 3, "curriculum_length": 44}
+    _, front, text = published([parses], model=parser, **treebank, **given)
+    assert "/home/me" not in yaml.safe_dump(front) + text
+    assert (front["language"], front["pipeline_tag"]) == (["en"], "token-classification")
+    assert "constituency-parsing" in front["tags"]
+    [result] = front["model-index"][0]["results"]
+    assert result["task"]["name"] == "Constituency parsing"
+    assert {metric["name"]: metric["value"] for metric in result["metrics"]}["labelled bracketing F1 (EVALB)"] == 73.3
+    for part in (
+        "trained to parse `en` into constituents (section 6.3) on `wsj`.",
+        'pipeline("parse", model=',
+        "| test | 237 | beam 4, alpha 0.3, trees only; average of the last 4 checkpoints | "
+        "73.3 | 71.1 | 72.2 | 94.4 | 99.1 | 8.8% | 1.25 (3.49) |",
+        "constituents of 2 to 11 words; 222 trees with constituents exchanged",
+        "| first 3 epochs | only pairs of at most 44 tokens a side |",
+        "Brackets and parts of speech stand in the vocabulary of the words",
+    ):
+        assert part in text
+    for part in ("BLEU", "translate"):
+        assert part not in text

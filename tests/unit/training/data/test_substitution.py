@@ -1,0 +1,54 @@
+import pytest
+from small_parser import TREES
+
+from training.data.substitution import constituents, parts, replaced, substituted
+from vaswani.models.trees_vaswani import Tree
+from vaswani.parsing.treebank import read_trees
+
+
+@pytest.fixture
+def trees(tmp_path) -> list[Tree]:
+    (tmp_path / "trees").write_text("".join(tree + "\n" for tree in TREES))
+    return list(read_trees(tmp_path / "trees"))
+
+
+def test_constituents_are_named_by_their_label_and_the_one_above(trees):
+    assert [(*kind, str(node)) for kind, node in constituents(trees[0])] == [
+        ("NP", "S", "(NP (DT the) (NN dog))"),
+        ("DT", "NP", "(DT the)"),
+        ("NN", "NP", "(NN dog)"),
+        ("VP", "S", "(VP (VBZ sleeps))"),
+        ("VBZ", "VP", "(VBZ sleeps)"),
+        (".", "S", "(. .)"),
+    ]
+
+
+def test_only_the_one_that_is_meant_is_replaced(trees):
+    tree = Tree("S", [trees[0].children[0], Tree("NP", [Tree("DT", ["the"]), Tree("NN", ["dog"])])])
+    new = Tree("NP", [Tree("PRP", ["we"])])
+    assert str(replaced(tree, tree.children[1], new)) == "(S (NP (DT the) (NN dog)) (NP (PRP we)))"
+
+
+def test_every_part_of_a_new_tree_stands_where_its_kind_stood(trees):
+    kinds = {kind for tree in trees for kind, _ in constituents(tree)}
+    made = list(substituted(trees, 200, seed=1, max_words=7))
+    assert len(made) == 200
+    assert {kind for tree in made for kind, _ in constituents(tree)} <= kinds
+    assert max(len(tree.leaves()) for tree in made) <= 7
+    assert len({str(tree) for tree in made} - set(TREES)) > 20
+    assert [str(tree) for tree in trees] == TREES  # those that were given are as they were
+
+
+def test_the_seed_decides(trees):
+    first, again, other = (list(map(str, substituted(trees, 20, seed))) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_parts_are_the_constituents_of_some_length_below_the_root(trees):
+    assert [str(part) for part in parts(trees[:2], 3)] == [
+        "(NP (DT the) (NN dog))",
+        "(NP (DT a) (NN cat))",
+        "(VP (VBZ sees) (NP (DT the) (NN dog)))",
+        "(NP (DT the) (NN dog))",
+    ]
+    assert list(parts(trees, 1)) == []
