@@ -11,9 +11,11 @@ from small_parser import TREES, save_parser
 import training.table1
 import training.table2
 import training.table3
+import training.table4
 import vaswani.cli
 from training.recipe import parse_settings
 from training.settings import ROOT
+from training.tables.parsing.rows import Row
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -111,6 +113,16 @@ def test_table_3_commands_are_valid(tmp_path, monkeypatch, capsys):
     for command in commands:
         training.table3.main([*shlex.split(command, comments=True)[2:], "--list"])
     assert "\nA-h1 " in capsys.readouterr().out
+
+
+def test_table_4_commands_are_valid(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    document = README + (ROOT / "training" / "table4.py").read_text(encoding="utf-8")
+    commands = re.findall(r"^ *python training/table4\.py(.*)", document, flags=re.MULTILINE)
+    assert len(commands) == 4
+    for flags in commands:
+        options, of_run = training.table4.parse(shlex.split(flags, comments=True))
+        training.table4.make_run(Row(1.0), options, of_run)
 
 
 def test_make_targets_exist():

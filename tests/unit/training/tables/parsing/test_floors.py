@@ -1,0 +1,42 @@
+import pytest
+from small_parser import TREES
+
+from training.tables.parsing.floors import measure_floors, right_branching, right_branching_label
+from vaswani.parsing.treebank import read_trees
+
+
+@pytest.fixture
+def trees(tmp_path):
+    (tmp_path / "trees").write_text("".join(tree + "\n" for tree in TREES))
+    return list(read_trees(tmp_path / "trees"))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "expected"),
+    [
+        ([("a", "DT"), ("b", "NN"), ("c", "VB"), (".", ".")], "(S (DT a) (VP (NN b) (VB c)) (. .))"),
+        ([("a", "DT"), ("b", "NN")], "(S (DT a) (NN b))"),
+        ([("a", "DT"), (".", ".")], "(S (DT a) (. .))"),
+        ([("a", "DT")], "(S (DT a))"),
+        ([(".", ".")], "(S (. .))"),
+    ],
+)
+def test_a_tree_that_branches_to_the_right(leaves, expected):
+    assert str(right_branching(leaves, "VP")) == expected
+
+
+def test_its_label_is_the_most_frequent_one_at_the_end_of_sentences(trees):
+    assert right_branching_label(trees[:3]) == "VP"
+
+
+def test_every_floor_parses_every_sentence_over_its_own_words(trees):
+    sentences = [tree.leaves() for tree in trees] + [[("x", "POS"), ("y", "POS")]]
+    floors = measure_floors(trees, sentences)
+    assert len(floors) == 4
+    for parsed in floors.values():
+        assert [[word for word, _ in tree.leaves()] for tree in parsed] == [
+            [word for word, _ in leaves] for leaves in sentences
+        ]
+    tags = floors["PCFG, parents in labels, right tags"]
+    assert [tree.leaves() for tree in tags] == sentences
+    assert floors["PCFG, parents in labels"][:4] == trees

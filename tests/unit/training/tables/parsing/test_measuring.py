@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+from small_parser import SENTENCES, TREES, save_parser
+from transformers import AutoTokenizer
+
+from training.settings import TrainingSettings
+from training.tables.parsing import measuring
+from training.tables.sweep import Run
+from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
+from vaswani.parsing.scores import score
+from vaswani.parsing.treebank import read_trees
+
+
+@pytest.fixture
+def gold(tmp_path):
+    (tmp_path / "gold").write_text("".join(tree + "\n" for tree in TREES))
+    return list(read_trees(tmp_path / "gold"))
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    save_parser(tmp_path / "run" / "model")
+    settings = TrainingSettings()
+    settings.run.output_dir = str(tmp_path / "run")
+    return Run("run", [], settings, 1.0)
+
+
+def test_trees_are_a_text_of_words_and_symbols(gold):
+    text = measuring.as_text("test", gold)
+    assert (text.split, text.sources) == ("test", SENTENCES)
+    assert text.references[0] == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
+
+
+def test_a_parser_is_measured_by_each_search_and_once(gold, run, monkeypatch):
+    text = measuring.as_text("test", gold)
+    tokenizer = AutoTokenizer.from_pretrained(run.directory / "model")
+    tokenizer.init_kwargs[PARTS_OF_SPEECH] = {word: tag for tree in gold for word, tag in tree.leaves()}
+    tokenizer.save_pretrained(run.directory / "model")
+    free, only, known = (measuring.measure_parser(run, text, search) for search in measuring.SEARCHES)
+    assert free.well_formed < only.well_formed == 100
+    assert only.tagging_accuracy < known.tagging_accuracy == 100
+    assert (free.sentences, only.decoding) == (4, "greedy, trees only")
+    monkeypatch.setattr(measuring, "load", lambda path: pytest.fail("measured twice"))
+    assert measuring.measure_parser(run, text, "free") == free
+    assert sorted(path.name for path in Path(run.directory).glob("*.json")) == [
+        "parses-test-free.json",
+        "parses-test-trees-known-tags.json",
+        "parses-test-trees-only.json",
+    ]
+
+
+def test_floors_are_measured_once(gold, tmp_path, monkeypatch):
+    path = tmp_path / "floors.json"
+    found = measuring.floors(path, gold, gold)
+    text = measuring.as_text("test", gold)
+    assert found["PCFG"].bracketing_f1 == score(SENTENCES, text.references, text.references)["bracketing_f1"] == 100
+    monkeypatch.setattr(measuring, "measure_floors", lambda *_: pytest.fail("measured twice"))
+    assert measuring.floors(path, gold, gold) == found

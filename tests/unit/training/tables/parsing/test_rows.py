@@ -1,0 +1,51 @@
+import pytest
+from small_parser import TREES
+
+from training.tables.parsing.rows import PAPER_ROWS, Row, make_rows, write_treebank
+from vaswani.errors import UserError
+from vaswani.parsing.treebank import find_files, read_trees
+
+
+@pytest.fixture
+def splits(tmp_path):
+    (tmp_path / "trees").write_text("".join(tree + "\n" for tree in TREES * 2))
+    trees = list(read_trees(tmp_path / "trees"))
+    return {"train": trees, "validation": trees[:1], "test": trees[1:2]}
+
+
+def test_the_papers_rows_are_as_printed():
+    transformers = [(row.training, row.f1) for row in PAPER_ROWS if row.parser.startswith("Transformer")]
+    assert transformers == [("WSJ only, discriminative", 91.3), ("semi-supervised", 92.7)]
+    assert len(PAPER_ROWS) == 12
+    assert sum(row.f1 for row in PAPER_ROWS) == pytest.approx(1097.9)
+
+
+def test_rows_are_shares_and_one_of_which_nothing_is_made():
+    rows = make_rows([1.0, 0.25], with_plain=True)
+    assert [row.name for row in rows] == ["25%", "100%", "100%, nothing made of them"]
+    assert [row.folder for row in rows] == ["25", "100", "100-plain"]
+    assert make_rows([0.5], with_plain=False) == [Row(0.5)]
+    for share in (0.0, 1.5):
+        with pytest.raises(UserError, match=f"shares={share:g} must be above 0 and at most 1"):
+            make_rows([share], with_plain=False)
+
+
+def test_smaller_shares_are_parts_of_larger_ones(splits, tmp_path):
+    found = {}
+    for row in (Row(0.25), Row(0.5), Row(1.0)):
+        folder = tmp_path / row.folder
+        write_treebank(row, splits, folder, seed=1)
+        found[row.folder] = [str(tree) for path in find_files(folder)["train"] for tree in read_trees(path)]
+        assert (folder / "test.mrg").read_text() == TREES[1] + "\n"
+    assert [len(trees) for trees in found.values()] == [2, 4, 8]
+    assert set(found["25"]) <= set(found["50"]) <= set(found["100"])
+    assert found["100"] == TREES * 2
+
+
+def test_a_treebank_that_is_there_stays_untouched(splits, tmp_path):
+    write_treebank(Row(0.5), splits, tmp_path, seed=1)
+    before = (tmp_path / "train.mrg").stat().st_mtime_ns
+    write_treebank(Row(0.5), splits, tmp_path, seed=1)
+    assert (tmp_path / "train.mrg").stat().st_mtime_ns == before
+    write_treebank(Row(1.0), splits, tmp_path, seed=1)
+    assert (tmp_path / "train.mrg").stat().st_mtime_ns != before

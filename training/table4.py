@@ -1,0 +1,185 @@
+"""Table 4 of the paper: parsers trained on shares of a treebank, beside floors on the same sentences.
+
+  python training/table4.py --treebank ../shared/data/treebank --list
+  python training/table4.py --treebank ../shared/data/treebank --output_dir runs/table4
+  python training/table4.py --treebank data/wsj --recipe training/recipes/parser-wsj.toml --shares 1
+
+Each parser is trained by the recipe; every flag of run.py may follow and holds for all. It is scored as EVALB scores,
+by three searches: one that may write anything, of which what is no tree is repaired; one that may write nothing but
+trees; and one that may also give words only the parts of speech that the training trees have for them. The floors are
+trees that branch to the right and grammars that are read off the same treebank. After an interruption, the
+same command resumes. table4.md, table4.csv and table4.png are rewritten after every parser.
+"""
+
+import argparse
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar
+
+from training.recipe import parse_settings
+from training.settings import ROOT
+from training.tables.cost import flops_per_target_token
+from training.tables.flags import check_run_flags
+from training.tables.layout import align
+from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
+from training.tables.parsing.report import Result, write_report
+from training.tables.parsing.rows import Row, make_rows, write_treebank
+from training.tables.sweep import Run, check_jobs, default_jobs, logged_rows, run_all
+from training.trainer.model import load_config
+from training.trainer.run_directory import make_output_dir, own
+from vaswani.cli import Parser
+from vaswani.errors import UserError
+from vaswani.models.trees_vaswani import Tree
+from vaswani.parsing.treebank import find_files, read_trees
+
+
+# Flags of run.py that the table sets itself, and why.
+SET_BY_THE_TABLE = {
+    "dataset_name": "--treebank names it",
+    "train_file": "--treebank names the trees",
+    "max_train_samples": "--shares has them",
+    "resume_from_checkpoint": "the same command resumes",
+    "overwrite_output_dir": "the same command resumes",
+}
+
+
+def main(arguments: list[str]) -> None:
+    """List the parsers, or train them, score them and write the table."""
+    options, flags = parse(arguments)
+    splits = {
+        split: [tree for path in paths for tree in read_trees(path)]
+        for split, paths in find_files(options.treebank).items()
+    }
+    rows = make_rows(options.shares, options.plain)
+    runs = [make_run(row, options, flags) for row in rows]
+    if options.list:
+        print(list_rows(rows, runs, splits))
+        return
+    check_jobs(options.jobs)
+    with own(make_output_dir(options.output_dir)):
+        fill_table(rows, runs, splits, options, shlex.join(["python", "training/table4.py", *arguments]))
+    print((options.output_dir / "table4.md").read_text(encoding="utf-8"))
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read our flags; return the others, which are those of run.py.
+
+    Raises
+    ------
+    UserError
+        If one of those is unknown or set by the table, or a value of ours is not allowed.
+    """
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--treebank", required=True, metavar="DIR", help="as for dataset_name=treebank:DIR")
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        default=ROOT / "training" / "recipes" / "parser-small.toml",
+        help="of all parsers (default: parser-small.toml)",
+    )
+    parser.add_argument("--shares", default="0.25,0.5,1", help="of the training split; a parser for each")
+    parser.add_argument(
+        "--plain", action="store_true", help="one parser more, of all trees without any that are made of their parts"
+    )
+    parser.add_argument("--jobs", type=int, default=default_jobs(), help="at a time (default: one a GPU, or one)")
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path("runs/table4"), help="a folder for each, and the table"
+    )
+    parser.add_argument("--list", action="store_true", help="print the parsers, and train nothing")
+    options, flags = parser.parse_known_args(arguments)
+    try:
+        options.shares = [float(share) for share in options.shares.split(",")]
+    except ValueError as error:
+        raise UserError(f"shares={options.shares!r} must be numbers with commas between") from error
+    check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
+    return options, flags
+
+
+def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
+    """Plan the training of a row's parser."""
+    treebank = options.output_dir / "treebanks" / row.folder
+    arguments = [str(options.recipe), f"--dataset_name=treebank:{treebank}"]
+    arguments += [f"--output_dir={options.output_dir / row.folder}", *flags]
+    if row.is_plain:
+        arguments += ["--treebank_parts=0", "--treebank_made=0"]
+    settings = parse_settings(arguments)
+    optimization = settings.optimization
+    per_token = flops_per_target_token(load_config(settings.model.config_name))
+    cost = optimization.max_steps * optimization.max_tokens_per_batch * per_token
+    return Run(row.folder, arguments, settings, cost)
+
+
+def list_rows(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]]) -> str:
+    """Write what each parser will be trained on, and at which cost."""
+    count = len(splits["train"])
+    lines = []
+    for row, run in zip(rows, runs, strict=True):
+        trees, updates = round(row.share * count), run.settings.optimization.max_steps
+        lines.append([row.name, f"{trees:,}", f"{updates:,}", f"{run.cost:.1e}"])
+    return align(["trained on", "trees", "updates", "FLOPs"], lines)
+
+
+def fill_table(
+    rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]], options: argparse.Namespace, command: str
+) -> None:
+    """Measure the floors, train what is not finished, and write the table after each parser."""
+    disable_progress_bar()
+    for row, run in zip(rows, runs, strict=True):
+        run.check()
+        treebank = run.settings.data.dataset_name or ""
+        write_treebank(row, splits, Path(treebank.removeprefix("treebank:")), run.settings.optimization.seed)
+    split = "test" if "test" in splits else "validation"
+    text, count = as_text(split, splits[split]), len(splits["train"])
+    measured = floors(options.output_dir / f"floors-{split}.json", splits["train"], splits[split])
+    results = [Result(name, "", count, evaluation) for name, evaluation in measured.items()]
+
+    def tell(run: Run | None = None) -> None:
+        found = [
+            Result(row.name, search, round(row.share * count), measure_parser(one, text, search), took, row)
+            for row, one in zip(rows, runs, strict=True)
+            if one.is_finished
+            for took in [seconds_of(one)]
+            for search in SEARCHES
+        ]
+        write_report([*results, *found], describe_conditions(runs, splits, split), command, options.output_dir)
+        if run is not None and run.is_finished:
+            print(f"\n{run.name}: F1 {measure_parser(run, text, KNOWN_TAGS).bracketing_f1:.2f}", flush=True)
+
+    tell()
+    run_all(runs, options.jobs, tell)
+    tell()
+
+
+def seconds_of(run: Run) -> float:
+    """Return how long a run was trained, without evaluations and checkpoints."""
+    return sum(row["target_tokens"] / row["target_tokens_per_second"] for row in logged_rows(run.directory))
+
+
+def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: str) -> str:
+    """Say under which conditions the parsers were trained and scored."""
+    said = (
+        f"Scored on {len(splits[split]):,} trees of {split} by the rules of EVALB with COLLINS.prm; errors are "
+        "sentences that it does not compare. Free: what the search wrote, repaired where it was no tree; well-formed "
+        "is the percentage that needed no repair. Trees only: the search could write nothing else. Known tags: nor "
+        "parts of speech that the training trees do not have for the word, if they have the word."
+    )
+    finished = next((run for run in runs if run.is_finished), None)
+    if finished is None:
+        return said
+    noted = tomllib.loads((finished.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
+    optimization = finished.settings.optimization
+    return (
+        f"{said} {optimization.max_steps:,} updates of about {optimization.max_tokens_per_batch:,} target tokens, "
+        f"vocabulary {finished.settings.model.vocab_size:,}, seed {optimization.seed}. {noted['hardware']}, "
+        f"{noted['precision']}, torch {noted['torch']}, {noted['date']}."
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")
