@@ -1,4 +1,4 @@
-"""A comparison whose runs look as if they had finished with figures that a test gives."""
+"""Runs that look as if they had finished with figures that a test gives; and an evaluation of parses."""
 
 import json
 from argparse import Namespace
@@ -10,6 +10,7 @@ import pytest
 from training.tables.sweep import Run
 from training.tables.systems.catalogue import SYSTEMS
 from training.tables.systems.plan import Plan
+from vaswani.results import ParsingEvaluation
 
 
 GIVEN = ["--dataset_name=grammar", "--dataset_config_name=none", "--vocab_size=400", "--max_tokens_per_batch=1000"]
@@ -48,3 +49,15 @@ def finish() -> Callable[..., None]:
         )
 
     return write
+
+
+@pytest.fixture
+def parses() -> ParsingEvaluation:
+    """Return an evaluation of parses of which no two values are equal."""
+    scores = {"bracketing_recall": 71.1, "bracketing_precision": 72.2, "bracketing_f1": 73.3, "tagging_accuracy": 94.4}
+    scores |= {"average_crossing": 2.5, "no_crossing": 36.6, "two_or_less_crossing": 57.7, "exact_match": 8.8}
+    return ParsingEvaluation(
+        step=500, averaged_checkpoints=4, checkpoint="step 500", split="test", target_lang="tree", nll=1.25,
+        perplexity=3.49, sentences=237, decoding="beam 4, alpha 0.3, trees only", well_formed=99.1, evalb_errors=3,
+        bracketing_f1_by_length={}, **scores,
+    )  # fmt: skip

@@ -65,12 +65,12 @@ def test_bad_flags_are_one_sentence(flags, message, treebank):
         table4.main(["--treebank", str(treebank), *flags])
 
 
-def test_finished_parsers_are_scored_beside_the_floors(treebank, tmp_path, monkeypatch, capsys):
+def test_finished_parsers_are_scored_beside_the_floors(treebank, parses, tmp_path, monkeypatch, capsys):
     def train(runs, jobs, when_done):
         for run in runs:
             save_parser(run.directory / "model")
             (run.directory / "model" / "README.md").touch()
-            rows = [{"step": 5, "target_tokens": 4000, "target_tokens_per_second": 500.0}]
+            rows = [{"step": 5, "target_tokens": 4000, "target_tokens_per_second": 500.0}, parses.to_row()]
             (run.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             noted = '[run]\nhardware = "a machine"\nprecision = "no"\ntorch = "2"\ndate = "today"\n'
             (run.directory / "recipe.toml").write_text(noted)
@@ -90,5 +90,6 @@ def test_finished_parsers_are_scored_beside_the_floors(treebank, tmp_path, monke
         assert part in text
     for search in ("free", "trees only", "trees, known tags"):
         assert text.count(f"| {search} |") == 4  # two parsers, in two tables
-    assert "100: F1 " in capsys.readouterr().out
+    assert text.count("| 73.30 |") == 2
+    assert "100: F1 73.30" in capsys.readouterr().out
     assert len((output / "treebanks" / "50" / "train.mrg").read_text().splitlines()) == 4

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from training.tables.parsing.floors import measure_floors
-from training.tables.sweep import Run
+from training.tables.sweep import Run, final_evaluation
 from vaswani.evaluation import encode_in_batches, evaluate
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES, Tree, linearize
@@ -29,12 +29,16 @@ def as_text(split: str, trees: Sequence[Tree]) -> EvaluationSet:
 
 
 def measure_parser(run: Run, text: EvaluationSet, search: str) -> ParsingEvaluation:
-    """Evaluate the published model of a run by one of `SEARCHES`, unless that was done before."""
-    path = run.directory / f"parses-{text.split}-{search.replace(',', '').replace(' ', '-')}.json"
+    """Evaluate the published model of a run by one of `SEARCHES`, unless that was done before.
+
+    The run itself did it with `KNOWN_TAGS`: parsers are evaluated as they are used.
+    """
+    if search == KNOWN_TAGS:
+        return ParsingEvaluation(**final_evaluation(run.directory, text.split))
+    path = run.directory / f"parses-{text.split}-{search.replace(' ', '-')}.json"
     if not path.exists():
         model, tokenizer = load(str(run.directory / "model"))
-        if search != KNOWN_TAGS:
-            tokenizer.init_kwargs.pop(PARTS_OF_SPEECH, None)
+        tokenizer.init_kwargs.pop(PARTS_OF_SPEECH, None)
         batches = encode_in_batches(tokenizer, text, MAX_BATCH_TOKENS)
         evaluation, outputs = evaluate(model, tokenizer, text, batches, TREES, constrained=search != FREE)
         kept = {"evaluation": asdict(evaluation), "outputs": outputs}

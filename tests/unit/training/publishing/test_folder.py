@@ -16,7 +16,6 @@ from vaswani import (
     RecurrentConfig,
     RecurrentForConditionalGeneration,
 )
-from vaswani.results import ParsingEvaluation
 from vaswani.tokenization import train_tokenizer
 
 
@@ -149,18 +148,6 @@ def test_the_card_of_a_convolutional_model_names_its_layers(published):
     assert "| kernel sizes (encoder; decoder) | 3, 3; 3, 3 |" in text
     assert "ConvS2S (Gehring et al. 2017)" in text
     assert front["tags"] == ["vaswani", "convolutional", "convs2s"]
-
-
-@pytest.fixture
-def parses() -> ParsingEvaluation:
-    """Return an evaluation of parses of which no two values are equal."""
-    scores = {"bracketing_recall": 71.1, "bracketing_precision": 72.2, "bracketing_f1": 73.3, "tagging_accuracy": 94.4}
-    scores |= {"average_crossing": 2.5, "no_crossing": 36.6, "two_or_less_crossing": 57.7, "exact_match": 8.8}
-    return ParsingEvaluation(
-        step=500, averaged_checkpoints=4, checkpoint="step 500", split="test", target_lang="tree", nll=1.25,
-        perplexity=3.49, sentences=237, decoding="beam 4, alpha 0.3, trees only", well_formed=99.1, evalb_errors=3,
-        bracketing_f1_by_length={}, **scores,
-    )  # fmt: skip
 
 
 def test_the_card_of_a_parser_is_about_trees(published, parses):
