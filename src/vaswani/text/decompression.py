@@ -18,12 +18,17 @@ from vaswani.errors import UserError
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
-    from backports import zstd  # zstandard would take a file that is cut off for a whole one
+    try:
+        from backports import zstd  # zstandard would take a file that is cut off for a whole one
+    except ModuleNotFoundError:  # it comes with the extra [score]
+        zstd = None
 
-OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
-SUFFIXES = (*OPEN, ".zip")
+ZSTD = ".zst"
+OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open} | ({ZSTD: zstd.open} if zstd else {})
+SUFFIXES = (".gz", ".bz2", ".xz", ZSTD, ".zip")
 # The libraries' errors for a file that is cut off, damaged, encrypted or not of the kind that its name says.
-DAMAGES = (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zstd.ZstdError, zipfile.BadZipFile)
+DAMAGES = (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+DAMAGES += (zstd.ZstdError,) if zstd else ()
 
 
 @contextmanager
@@ -34,7 +39,7 @@ def open_decompressed(path: str) -> Generator[BinaryIO, None, None]:
     ------
     UserError
         If the file is missing, cannot be read, is damaged (when the damage is reached), is not of the kind that its
-        name says, or is a zip archive of several files.
+        name says, is a zip archive of several files, or needs a package that is not installed.
     """
     try:
         with _open(path) as file:
@@ -65,6 +70,11 @@ def _open(path: str) -> BinaryIO:
     if suffix == ".zip":
         with zipfile.ZipFile(path) as archive:  # the opened member outlives it
             file = archive.open(_only_member(archive, path))
+    elif suffix == ZSTD and ZSTD not in OPEN:
+        raise UserError(
+            f"the file {path} needs the package backports.zstd, which is not installed: install this package with its "
+            "extra [score]"
+        )
     elif suffix in OPEN:
         file = OPEN[suffix](path, "rb")
     else:

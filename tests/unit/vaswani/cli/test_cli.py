@@ -1,3 +1,4 @@
+import subprocess
 import sys
 
 import pytest
@@ -43,3 +44,12 @@ def test_a_command_whose_extra_is_not_installed_says_which_it_needs(monkeypatch,
     assert cli.main(["evaluate", "--help"]) == 1
     expected = "error: vaswani evaluate needs the package sacrebleu, which is not installed: install this package with"
     assert capsys.readouterr().err.startswith(f"{expected} its extra [score]")
+
+
+def test_translating_and_parsing_need_no_extra():
+    extras = ("accelerate", "backports", "datasets", "evaluate", "matplotlib", "nltk", "sacrebleu", "sacremoses")
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({extras})); import vaswani.cli.translate, vaswani.cli.parse"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import zipfile
 import pytest
 
 from vaswani.errors import UserError
+from vaswani.text import decompression
 from vaswani.text.decompression import name_within, open_decompressed, zstd
 
 
@@ -81,3 +82,10 @@ def test_other_files_are_opened_as_they_are(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(DATA)
     assert (name_within(str(path)), read(path)) == (str(path), DATA)
+
+
+def test_a_zst_file_whose_package_is_missing_says_which(tmp_path, monkeypatch):
+    monkeypatch.delitem(decompression.OPEN, ".zst")
+    (tmp_path / "a.zst").write_bytes(zstd.compress(b"text"))
+    with pytest.raises(UserError, match=r"a\.zst needs the package backports\.zstd.*extra \[score\]"):
+        read(tmp_path / "a.zst")
