@@ -36,8 +36,8 @@ def test_it_learns_to_translate_and_to_reorder(finished_run):
 def test_metrics_have_their_keys_and_evaluations_their_steps(finished_run):
     training = [row for row in rows(finished_run) if "split" not in row]
     assert [row["step"] for row in training] == [100, 200, 300, 400, 500, 600]
-    keys = {"step", "loss", "nll", "learning_rate", "target_tokens", "target_tokens_per_second", "density"}
-    keys |= {"skipped_updates", "epoch"}
+    keys = {"step", "loss", "nll", "gradient_norm", "learning_rate", "target_tokens", "target_tokens_per_second"}
+    keys |= {"density", "skipped_updates", "epoch"}
     assert all(set(row) == keys for row in training)
     assert training[-1]["nll"] < training[-1]["loss"] < training[0]["loss"]
     evaluations = [(row["step"], row["split"]) for row in rows(finished_run) if "split" in row]

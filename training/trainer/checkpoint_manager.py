@@ -28,13 +28,18 @@ from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 class Sums(NamedTuple):
-    """Sums over the updates since the last log row: of the loss, and of tokens, both sides and padding included."""
+    """Sums over the updates since the last log row: of the loss, and of tokens, both sides and padding included.
+
+    Those that were skipped are not among the updates.
+    """
 
     loss: float = 0.0
     nll: float = 0.0
     target_tokens: float = 0.0
     real_tokens: float = 0.0
     padded_tokens: float = 0.0
+    gradient_norms: float = 0.0
+    updates: float = 0.0
 
     def plus(self, other: "Sums") -> "Sums":
         """Add field by field."""

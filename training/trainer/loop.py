@@ -254,9 +254,8 @@ class TrainingLoop:
         progress = self.progress
         if result.is_finite:
             progress.skipped_in_a_row = 0
-            progress.sums = progress.sums.plus(
-                Sums(result.loss, result.nll, update.target_tokens, update.real_tokens, update.padded_tokens)
-            )
+            tokens = update.target_tokens, update.real_tokens, update.padded_tokens
+            progress.sums = progress.sums.plus(Sums(result.loss, result.nll, *tokens, result.gradient_norm, 1.0))
             return
         progress.skipped_updates += 1
         progress.skipped_in_a_row += 1
@@ -273,7 +272,7 @@ class TrainingLoop:
             )
 
     def log(self, rate: float) -> None:
-        """Log the updates since the last row, as means over their target tokens."""
+        """Log the updates since the last row: losses as means over their target tokens."""
         progress, now = self.progress, time.perf_counter()
         sums, tokens = progress.sums, progress.sums.target_tokens
         self.logbook.log(
@@ -281,6 +280,7 @@ class TrainingLoop:
                 "step": progress.step,
                 "loss": round(sums.loss / tokens, 5) if tokens else None,
                 "nll": round(sums.nll / tokens, 5) if tokens else None,
+                "gradient_norm": round(sums.gradient_norms / sums.updates, 5) if sums.updates else None,
                 "learning_rate": rate,
                 "target_tokens": int(tokens),
                 "target_tokens_per_second": round((tokens - self.tokens_before) / (now - self.last_log_time), 1),

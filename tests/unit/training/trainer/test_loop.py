@@ -119,6 +119,23 @@ def test_an_update_is_left_between_micro_batches_and_done_again_when_resumed(mak
     assert torch.equal(snapshot(again), expected)
 
 
+def test_the_gradient_norm_of_a_row_is_the_mean_of_its_updates_before_clipping(make_loop, monkeypatch):
+    fail_at(monkeypatch, {5})
+    loop, norms = make_loop(logging_steps=4, max_grad_norm=0.01), []
+    optimize = loop.optimize
+
+    def watched(*given, **named):
+        result = optimize(*given, **named)
+        norms.append(result.gradient_norm)
+        return result
+
+    monkeypatch.setattr(loop, "optimize", watched)
+    loop.train()
+    groups = norms[:4], norms[5:8], norms[8:]
+    assert [row["gradient_norm"] for row in rows(loop)] == pytest.approx([sum(g) / len(g) for g in groups], abs=1e-5)
+    assert min(rows(loop)[0]["gradient_norm"], norms[0]) > 0.01
+
+
 def test_after_a_resume_the_rate_is_that_of_the_updates_since(make_loop, monkeypatch):
     settings = {"max_steps": 10, "logging_steps": 10, "save_steps": 9}
     loop = make_loop(**settings)
