@@ -44,6 +44,17 @@ def test_metrics_have_their_keys_and_evaluations_their_steps(finished_run):
     assert evaluations == [(300, "validation"), (600, "validation"), (600, "test")]
 
 
+def test_its_outputs_are_scored_by_sacrebleus_command_line_as_it_scored_them(finished_run):
+    outputs = finished_run / "outputs"
+    kept = {f"{split}.{kind}.txt" for split in ("validation", "test") for kind in ("source", "reference", "final")}
+    assert {path.name for path in outputs.iterdir()} == kept | {"validation.step-0000300.txt"}
+    for name, row in (("validation.step-0000300", 0), ("validation.final", 1), ("test.final", 2)):
+        files = [f"{name.split('.')[0]}.reference.txt", "-i", f"{name}.txt"]
+        command = [sys.executable, "-m", "sacrebleu", *files, "-m", "bleu", "-b", "-w", "2"]
+        score = subprocess.run(command, cwd=outputs, capture_output=True, text=True, check=True).stdout
+        assert float(score) == [row["sacrebleu"] for row in rows(finished_run) if "split" in row][row]
+
+
 def test_it_shows_samples_progress_and_how_to_use_the_model(finished_run):
     shown = (finished_run / "stdout").read_text(encoding="utf-8")
     for text in ("train: 5,000 kept, 0 empty", "  reference  ", "tokens_per_second", "step/s", "Published to"):

@@ -20,6 +20,9 @@ from training.settings import ROOT, TrainingSettings
 from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
 
 
+OUTPUTS = "outputs"  # the folder of what was translated, in a run's directory
+
+
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
     """Collect everything that a run depends on besides its settings: versions, hardware, code and date."""
     commit = subprocess.run(
@@ -69,7 +72,7 @@ class Logbook:
         )
         if accelerator.is_main_process:
             if not settings.run.resume_from_checkpoint:
-                for name in ("checkpoints", "model"):
+                for name in ("checkpoints", "model", OUTPUTS):
                     shutil.rmtree(directory / name, ignore_errors=True)
                 self.path.write_text("", encoding="utf-8")
             (directory / "checkpoints").mkdir(exist_ok=True)
@@ -135,6 +138,27 @@ class Logbook:
             block += [f"  source     {sources[index]}", f"  model      {translations[index]}"]
             block += [f"  reference  {references[index]}", ""]
         self.say("\n" + "\n".join(block))
+
+    def keep(
+        self, split: str, name: str, sources: Sequence[str], references: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        """Write what was translated to `outputs/`, a sentence a line, as sacreBLEU's command line reads it.
+
+        Parameters
+        ----------
+        split : str
+            Whose sources and references are written beside.
+        name : str
+            Which evaluation of this split it was, such as "step-0000500" or "final".
+        sources, references, outputs : sequence of str
+        """
+        if not self.accelerator.is_main_process:
+            return
+        folder = self.path.parent / OUTPUTS
+        folder.mkdir(exist_ok=True)
+        for kind, lines in (("source", sources), ("reference", references), (name, outputs)):
+            text = "".join(" ".join(line.split("\n")) + "\n" for line in lines)
+            (folder / f"{split}.{kind}.txt").write_text(text, encoding="utf-8")
 
     def close(self) -> None:
         """End the progress bar and the trackers."""

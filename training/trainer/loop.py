@@ -355,6 +355,8 @@ class TrainingLoop:
         )
         self.logbook.log(evaluation.to_row())
         self.logbook.show(evaluation, sources, references, translations)
+        name = f"step-{self.progress.step:07}" if averaged is None else "final"
+        self.logbook.keep(split, name, sources, references, translations)
         return evaluation
 
     def on_main_process(self, work: Callable[[], Any]) -> Any:

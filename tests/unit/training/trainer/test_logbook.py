@@ -30,7 +30,7 @@ def rows(logbook):
 def test_a_new_run_removes_the_run_before_and_a_resumed_one_keeps_it(make, tmp_path):
     first = make()
     first.log(ROW)
-    for name in ("checkpoints", "model"):
+    for name in ("checkpoints", "model", "outputs"):
         (tmp_path / name / "old").mkdir(parents=True)
     make(resume_from_checkpoint="latest")
     assert rows(first) == [ROW]
@@ -72,6 +72,18 @@ def test_samples_are_one_block_beside_their_references(make, evaluation, capsys,
         "  source     s0", "  model      t0", "  reference  r0", "",
         "  source     s5", "  model      t5", "  reference  r5",
     ]  # fmt: skip
+
+
+def test_outputs_are_kept_a_sentence_a_line_beside_sources_and_references(make, tmp_path):
+    logbook = make()
+    logbook.keep("test", "step-0000005", ["eins", "zwei\ndrei", ""], ["one", "two\nthree", "x"], ["One.", "", "a\nb"])
+    logbook.keep("test", "final", ["eins", "zwei\ndrei", ""], ["one", "two\nthree", "x"], ["ä\u2028", "2", "3"])
+    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "outputs").iterdir()} == {
+        "test.source.txt": "eins\nzwei drei\n\n",
+        "test.reference.txt": "one\ntwo three\nx\n",
+        "test.step-0000005.txt": "One.\n\na b\n",
+        "test.final.txt": "ä\u2028\n2\n3\n",
+    }
 
 
 def test_a_line_says_what_was_evaluated_and_how(evaluation):
