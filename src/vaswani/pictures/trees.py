@@ -5,11 +5,14 @@ from html import escape
 
 from vaswani.models.trees_vaswani import Tree
 
+from .look import LIGHT, css, follow_the_theme
+
 
 FONT, CHARACTER, LEVEL, GAP = 14, 8.5, 42, 18  # size, width of a character, height of a level, space between words
-STYLE = (
-    f"text{{font:{FONT}px sans-serif;text-anchor:middle;fill:#000}}line{{stroke:#888}}"
-    ".label{fill:#0072B2;font-weight:bold}.tag{fill:#D55E00}.title{text-anchor:start;font-weight:bold}"
+STYLE = css() + follow_the_theme(
+    f"text{{font:{FONT}px sans-serif;text-anchor:middle;fill:{LIGHT['ink']}}}line{{stroke:{LIGHT['faint']}}}"
+    f".paper{{fill:{LIGHT['paper']}}}.title{{text-anchor:start;font-weight:bold}}"
+    f".label{{fill:{LIGHT['blue']};font-weight:bold}}.tag{{fill:{LIGHT['orange']}}}"
 )
 
 
@@ -19,8 +22,7 @@ def draw_trees(trees: Mapping[str, Tree]) -> str:
     Returns
     -------
     str
-        An SVG document. The words of a tree stand in one line; parts of speech and labels have colours that the
-        colour-blind can tell apart.
+        An SVG document, light or dark as its reader prefers. The words of a tree stand in one line.
     """
     parts, width, top = [], 0.0, 0.0
     for title, tree in trees.items():
@@ -30,7 +32,7 @@ def draw_trees(trees: Mapping[str, Tree]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{top:.0f}" '
         f'viewBox="0 0 {width:.0f} {top:.0f}"><style>{STYLE}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+        f'<rect class="paper" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
     )
 
 
