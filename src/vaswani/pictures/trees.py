@@ -12,7 +12,7 @@ FONT, CHARACTER, LEVEL, GAP = 14, 8.5, 42, 18  # size, width of a character, hei
 STYLE = css() + follow_the_theme(
     f"text{{font:{FONT}px sans-serif;text-anchor:middle;fill:{LIGHT['ink']}}}line{{stroke:{LIGHT['faint']}}}"
     f".paper{{fill:{LIGHT['paper']}}}.title{{text-anchor:start;font-weight:bold}}"
-    f".label{{fill:{LIGHT['blue']};font-weight:bold}}.tag{{fill:{LIGHT['orange']}}}"
+    f".label{{fill:{LIGHT['blue']};font-weight:bold}}.tag{{fill:{LIGHT['faint']}}}"
 )
 
 
