@@ -27,7 +27,8 @@ from training.tables.layout import align
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
 from training.tables.parsing.report import Result, write_report
 from training.tables.parsing.rows import Row, make_rows, write_treebank
-from training.tables.sweep import Run, check_jobs, default_jobs, logged_rows, run_all
+from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.trainer.logbook import logged_rows
 from training.trainer.model import load_config
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser

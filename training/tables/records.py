@@ -11,7 +11,8 @@ from typing import Any
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
 from training.tables.rows import ROWS, Row
 from training.tables.scaling import scale_config
-from training.tables.sweep import Run, final_evaluation, logged_rows
+from training.tables.sweep import Run
+from training.trainer.logbook import final_evaluation, logged_rows
 
 
 PAPERS_VOCABULARY = 40_960

@@ -1,6 +1,5 @@
 """Several runs of run.py, one after another or side by side, with one progress bar for them all."""
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from tqdm.auto import tqdm
 
 from training.machine import usable_cores
 from training.settings import ROOT, TrainingSettings
+from training.trainer.logbook import read_metrics
 from training.trainer.loop import NOT_FINITE
 from training.trainer.run_directory import changed_settings
 from vaswani.errors import UserError
@@ -103,23 +103,6 @@ class Run:
             self.error = next((line for line in reversed(lines) if line.strip()), f"exit status {status}")
         elif not self.is_finished:
             self.error = "it was asked to end"
-
-
-def read_metrics(directory: Path) -> list[dict]:
-    """Return the rows that a run has logged, except for a last one that is not whole yet."""
-    path = directory / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def logged_rows(directory: Path) -> list[dict]:
-    """Return the rows that a run has logged of its updates."""
-    return [row for row in read_metrics(directory) if "target_tokens_per_second" in row]
-
-
-def final_evaluation(directory: Path, split: str) -> dict:
-    """Return the row of a finished run's last evaluation on a split."""
-    return [row for row in read_metrics(directory) if row.get("split") == split][-1]
 
 
 def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from training.tables.parsing.floors import measure_floors
-from training.tables.sweep import Run, final_evaluation
+from training.tables.sweep import Run
+from training.trainer.logbook import final_evaluation
 from vaswani.evaluation import encode_in_batches, evaluate
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES, Tree, linearize

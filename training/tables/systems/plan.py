@@ -10,8 +10,9 @@ from training.recipe import names_of
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.flags import flags_of_a_length
 from training.tables.scaling import scale_config
-from training.tables.sweep import Run, final_evaluation, logged_rows
+from training.tables.sweep import Run
 from training.tables.systems.catalogue import BASELINE, SYSTEMS, System
+from training.trainer.logbook import final_evaluation, logged_rows
 from vaswani.errors import UserError
 
 

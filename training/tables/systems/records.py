@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from training.tables.sweep import Run, final_evaluation, logged_rows, read_metrics
+from training.tables.sweep import Run
 from training.tables.systems.catalogue import BASELINE
 from training.tables.systems.plan import Entry, Plan
-from training.tables.systems.translations import Bucket, Decoding, bleu_of, buckets
+from training.tables.systems.translations import Decoding
+from training.trainer.logbook import final_evaluation, logged_rows, read_metrics
+from vaswani.scoring.lengths import Bucket, bleu_of, buckets
 from vaswani.scoring.protocols import moses_languages, score
 from vaswani.scoring.references import EvaluationSet
 from vaswani.scoring.significance import compare

@@ -8,7 +8,7 @@ import pytest
 from training.tables.layout import align
 from training.tables.systems.records import Point, Result, Table
 from training.tables.systems.report import cost, list_plan, quality, write_report
-from training.tables.systems.translations import Bucket
+from vaswani.scoring.lengths import Bucket
 from vaswani.scoring.references import EvaluationSet
 
 
