@@ -17,10 +17,12 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
-from training.data.preparation import Prepared, describe_counts, prepare
+from training.data.preparation import Prepared, describe_counts, lengths, prepare
 from training.machine import usable_cores
 from training.publishing.folder import publish, push
 from training.recipe import parse_settings
+from training.reports.page import write_report
+from training.reports.records import read_runs
 from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
 from training.trainer.checkpoint_manager import CheckpointManager
@@ -82,6 +84,8 @@ def train_and_publish(
             settings, model.config, prepared.tokenizer, prepared.encoded, origin.get("base_model_sha256")
         )
     checkpoints = CheckpointManager(accelerator, settings.run, model, fingerprint, logbook.say)
+    source, target = lengths(prepared.encoded["train"])
+    logbook.keep_lengths(source=source, target=target)
     loop = TrainingLoop(accelerator, settings, prepared, checkpoints, logbook)
     try:
         loop.resume()
@@ -100,6 +104,8 @@ def train_and_publish(
         folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
         if settings.reporting.push_to_hub:
             print(f"Sent to {push(folder, settings.reporting.hub_model_id or directory.name)}")
+        write_report(read_runs([directory]), directory / "report.html")
+        print(f"To look at the run, open {directory / 'report.html'}")
         task = "parse" if settings.data.target_lang == TREES else "translation"
         print(how_to_use(folder, prepared.text[results[-1].split][0]["source"], task))
 

@@ -44,6 +44,21 @@ def test_metrics_have_their_keys_and_evaluations_their_steps(finished_run):
     assert evaluations == [(300, "validation"), (600, "validation"), (600, "test")]
 
 
+def test_it_leaves_a_report_with_its_scores_and_the_lengths_of_its_text(finished_run):
+    page = (finished_run / "report.html").read_text(encoding="utf-8")
+    for row in rows(finished_run)[-2:]:
+        assert f"<td>{row['sacrebleu']}</td>" in page
+    for part in (
+        "numbers is finished after 600 updates",
+        "Training sentences by their length",
+        "The worst sentences of test",
+    ):
+        assert part in page
+    lengths = json.loads((finished_run / "lengths.json").read_text())
+    assert [sum(counts) for counts in lengths.values()] == [5000, 5000]
+    assert "report.html" in (finished_run / "stdout").read_text(encoding="utf-8")
+
+
 def test_its_outputs_are_scored_by_sacrebleus_command_line_as_it_scored_them(finished_run):
     outputs = finished_run / "outputs"
     kept = {f"{split}.{kind}.txt" for split in ("validation", "test") for kind in ("source", "reference", "final")}

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from small_parser import TREES, save_parser
 
+import training.report
 import training.table1
 import training.table2
 import training.table3
@@ -85,6 +86,19 @@ def test_install_commands_name_extras_that_exist():
         assert re.fullmatch(r'\.|"\.\[(\w+)\]"', command.split()[2])
         assert set(re.findall(r"\[(\w+)\]", command)) <= set(project["optional-dependencies"])
     assert len(commands) == 2
+
+
+def test_report_commands_run(finished_run, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(finished_run)
+    shutil.copytree(finished_run, tmp_path / "runs" / "mine", ignore=shutil.ignore_patterns("checkpoints"))
+    monkeypatch.chdir(tmp_path)
+    start = "python training/report.py "
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
+    assert len(commands) == 2
+    for command in commands:
+        training.report.main(shlex.split(command, comments=True)[2:])
+    assert "Training of numbers and mine" in (tmp_path / "compared.html").read_text(encoding="utf-8")
 
 
 def test_table_1_commands_are_valid():

@@ -78,6 +78,7 @@ TRAINING = {
     "data": SETTINGS,
     "trainer": ("data", "objective", *SETTINGS),
     "publishing": ("data", *SETTINGS),
+    "reports": ("trainer", "tables", *SETTINGS),
     "tables": ("trainer", "data", *SETTINGS),
     "benchmarks": ("trainer", "data", "tables", *SETTINGS),
     "settings": (),

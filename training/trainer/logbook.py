@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
@@ -138,6 +139,12 @@ class Logbook:
             block += [f"  source     {sources[index]}", f"  model      {translations[index]}"]
             block += [f"  reference  {references[index]}", ""]
         self.say("\n" + "\n".join(block))
+
+    def keep_lengths(self, **lengths: Sequence[int]) -> None:
+        """Write to `lengths.json` how many training sentences have 0, 1, 2, ... tokens, by side."""
+        if self.accelerator.is_main_process:
+            counts = {side: np.bincount(of_side).tolist() for side, of_side in lengths.items()}
+            (self.path.parent / "lengths.json").write_text(json.dumps(counts), encoding="utf-8")
 
     def keep(
         self, split: str, name: str, sources: Sequence[str], references: Sequence[str], outputs: Sequence[str]

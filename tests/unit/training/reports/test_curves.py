@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from training.reports.curves import (
+    CURVES,
+    MOST_POINTS,
+    as_svg,
+    draw_by_length,
+    draw_curve,
+    draw_curves,
+    draw_lengths,
+    thinned,
+)
+from training.reports.records import read_runs
+from vaswani.pictures.look import LIGHT
+
+
+@pytest.fixture
+def runs(make_run):
+    return read_runs([make_run("one"), make_run("two")])
+
+
+def test_every_metric_has_its_own_points(runs):
+    drawn = draw_curves(runs[:1])
+    assert set(drawn) == set(CURVES) - {"bracketing_f1"}
+    for name, values in {
+        "loss": [7.0, 5.0, 3.0],
+        "gradient_norm": [1 / 2, 1 / 4, 1 / 6],
+        "learning_rate": [0.1] * 3,
+        "target_tokens_per_second": [50.0] * 3,
+        "density": [0.9] * 3,
+    }.items():
+        [line] = drawn[name].axes[0].get_lines()
+        assert line.get_xydata().tolist() == [list(point) for point in zip((2, 4, 6), values, strict=True)]
+    training, validation = drawn["nll"].axes[0].get_lines()
+    assert training.get_ydata().tolist() == [6.0, 4.0, 2.0]
+    assert validation.get_xydata().tolist() == [[2.0, 2.5], [6.0, 2.5]]
+    assert drawn["sacrebleu"].axes[0].get_lines()[0].get_ydata().tolist() == [20.5, 33.75]
+
+
+def test_runs_lie_over_one_another_and_are_named(runs):
+    figure = draw_curve(CURVES["sacrebleu"], runs)
+    lines = figure.axes[0].get_lines()
+    assert [line.get_color() for line in lines] == [LIGHT["blue"], LIGHT["orange"]]
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["one, validation", "two, validation"]
+
+
+def test_many_points_are_averaged_and_none_is_lost():
+    points = np.stack([np.arange(2001.0), np.arange(2001.0) % 2], axis=1)
+    few = thinned(points)
+    assert len(few) <= MOST_POINTS
+    assert few[0].tolist() == [2.0, 0.4]
+    assert thinned(points[:3]).tolist() == points[:3].tolist()
+    assert thinned(points[:0]).shape == (0, 2)
+
+
+def test_lengths_and_scores_by_length_are_drawn(runs):
+    source, target = draw_lengths(runs[0].lengths).axes[0].get_lines()
+    assert (source.get_ydata().tolist(), target.get_ydata().tolist()) == ([0, 3, 5], [0, 2, 6])
+    assert draw_lengths({}) is None
+    figure = draw_by_length(runs, "validation")
+    assert len(figure.axes[0].get_lines()) == 2
+    assert figure.axes[0].get_lines()[0].get_ydata()[-1] > 0
+    assert draw_by_length(runs, "test") is None
+
+
+def test_a_drawing_is_an_svg_whose_text_is_text(runs):
+    svg = as_svg(draw_curve(CURVES["loss"], runs), "loss of two runs")
+    assert svg.startswith("<svg")
+    assert ">Loss, label-smoothed, in nats a token</text>" in svg
+    assert "loss of two runs</dc:title>" in svg
