@@ -22,15 +22,17 @@ def built(tmp_path_factory) -> dict[str, Path]:
     return {path.suffix: path for path in folder.iterdir()}
 
 
-def modules() -> set[str]:
-    return {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "vaswani").rglob("*.py")}
+def files() -> set[str]:
+    """The modules, and the pages that some of them fill in."""
+    paths = (path for ending in ("py", "html", "js") for path in (ROOT / "src" / "vaswani").rglob(f"*.{ending}"))
+    return {str(path.relative_to(ROOT / "src")) for path in paths}
 
 
 def test_the_wheel_holds_the_library_and_nothing_else(built):
     with zipfile.ZipFile(built[".whl"]) as archive:
         names = set(archive.namelist())
     metadata = {name for name in names if ".dist-info/" in name}
-    assert names - metadata == modules()
+    assert names - metadata == files()
     assert {Path(name).name for name in metadata} == {"METADATA", "WHEEL", "entry_points.txt", "LICENSE", "RECORD"}
 
 
@@ -38,7 +40,7 @@ def test_the_sdist_holds_what_builds_it_and_nothing_else(built):
     with tarfile.open(built[".gz"]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     documents = {"CHANGELOG.md", "LICENSE", "README.md", "PKG-INFO", "pyproject.toml", ".gitignore"}
-    assert names == {f"src/{module}" for module in modules()} | documents
+    assert names == {f"src/{name}" for name in files()} | documents
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
         (tmp_path / f"{name}.mrg").write_text(f"{TREES[0]}\n")
     monkeypatch.chdir(tmp_path)
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("vaswani ")]
-    expected = ["translate"] * 2 + ["evaluate"] * 3 + ["parse"] + ["evaluate"] * 2
+    expected = ["translate"] * 2 + ["attention"] * 2 + ["evaluate"] * 3 + ["parse"] + ["evaluate"] * 2
     assert [command.split()[1] for command in commands] == expected
     for command in commands:
         assert vaswani.cli.main(shlex.split(command.split(">")[0])[1:]) == 0
@@ -85,7 +85,7 @@ def test_install_commands_name_extras_that_exist():
     for command in commands:
         assert re.fullmatch(r'\.|"\.\[(\w+)\]"', command.split()[2])
         assert set(re.findall(r"\[(\w+)\]", command)) <= set(project["optional-dependencies"])
-    assert len(commands) == 2
+    assert len(commands) == 3
 
 
 def test_report_commands_run(finished_run, tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ LIBRARY = {
     "text": ("errors",),
     "scoring": ("text", "errors"),
     "parsing": ("text", "models", "errors"),
-    "pictures": ("models",),
+    "pictures": ("models", "errors"),
     "results": (),
     "tokenization": ("errors",),
     "translation": ("models", "errors"),

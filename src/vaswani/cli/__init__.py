@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, missing_package
 
 
 class Command(NamedTuple):
@@ -20,6 +20,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "translate": Command("Use a model", "translate a file or a pipe, a sentence a line"),
     "parse": Command("Use a model", "parse a file or a pipe, a sentence a line, with a model trained on trees"),
+    "attention": Command("Use a model", "show what a model attends to, as a page or figures"),
     "evaluate": Command("Score a model", "score a model or translations, as the paper did and as today", "score"),
 }
 
@@ -71,10 +72,7 @@ def run(name: str, *arguments: str) -> int:
     try:
         command = importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"vaswani {name} needs the package {error.name}, which is not installed: install this package with its "
-            f"extra [{COMMANDS[name].extra}]"
-        ) from error
+        raise missing_package(f"vaswani {name}", error, str(COMMANDS[name].extra)) from error
     parser = Parser(
         prog=f"vaswani {name}",
         description=command.__doc__,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import decoders
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vaswani.errors import UserError
@@ -21,6 +22,7 @@ KINDS = {
     CROSS: "encoder-decoder attention",
 }
 NAMED = 0.5  # share of its attention from which on a head is named after where it goes
+START, END = "<start>", "</s>"
 REPLACEMENT = "\ufffd"  # what stands for a piece of a character
 
 
@@ -31,7 +33,7 @@ class Attention:
     Attributes
     ----------
     source : list of str
-        The source's tokens, ``</s>`` included.
+        The source's tokens, ``</s>`` included, as the vocabulary has them (`readable`).
     inputs : list of str
         What the decoder reads: its start token, and the translation without its last token.
     target : list of str
@@ -144,8 +146,8 @@ def read_attention(
     weights = {kind: _stack(layers) for kind, layers in found.items() if layers}
     if not weights:
         raise UserError(f"model={config.name_or_path!r} has no attention to show")
-    tokens = [_as_tokens(tokenizer, ids[0].tolist()) for ids in (source_ids, inputs, labels)]
-    return Attention(tokens[0], ["<start>", *tokens[1][1:]], tokens[2], weights)
+    tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source_ids, inputs, labels)]
+    return Attention(tokens[0], [START, *tokens[1][1:]], tokens[2], weights)
 
 
 def _translate(model: PreTrainedModel, source_ids: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
@@ -160,14 +162,10 @@ def _stack(layers: Sequence[torch.Tensor]) -> np.ndarray:
     return np.stack([layer[0].float().reshape(-1, *layer.shape[-2:]).cpu().numpy() for layer in layers])
 
 
-def _as_tokens(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
-    """Write tokens as text, with the space that they begin with; pieces of characters as the vocabulary has them."""
-    written = []
-    for token_id, raw in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
-        text = tokenizer.convert_tokens_to_string([raw]) if token_id not in tokenizer.all_special_ids else raw
-        is_start = raw.startswith("Ġ") and not text.startswith(" ")
-        written.append(raw if REPLACEMENT in text else " " * is_start + text)
-    return written
+def readable(token: str) -> str:
+    """Write a token of the byte-level vocabulary as text; as it is, if it holds but a part of a character."""
+    text = decoders.ByteLevel().decode([token])
+    return token if REPLACEMENT in text else text
 
 
 def join_words(attention: Attention) -> Attention:
@@ -187,11 +185,10 @@ def join_words(attention: Attention) -> Attention:
 
 
 def _words(tokens: Sequence[str]) -> list[list[int]]:
-    """Return which tokens each word has: one begins with a space, or is like ``</s>``."""
+    """Return which tokens each word has: a word begins with a space, which is Ġ here."""
     words: list[list[int]] = []
     for place, token in enumerate(tokens):
-        is_special = token.startswith("<") and token.endswith(">") and len(token) > 2
-        if not words or token.startswith((" ", "Ġ")) or is_special:
+        if not words or token.startswith("Ġ") or token in (START, END):
             words.append([])
         words[-1].append(place)
     return words

@@ -5,7 +5,16 @@ from small_convolutional import small_model
 
 from vaswani import RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
-from vaswani.pictures.attention import CROSS, DECODER, ENCODER, Attention, head_facts, join_words, read_attention
+from vaswani.pictures.attention import (
+    CROSS,
+    DECODER,
+    ENCODER,
+    Attention,
+    head_facts,
+    join_words,
+    read_attention,
+    readable,
+)
 from vaswani.tokenization import train_tokenizer
 
 
@@ -34,8 +43,8 @@ def test_weights_are_those_of_the_model_which_is_left_as_it_was(model, tokenizer
         rows, columns = found.labels(kind)
         assert found.weights[kind].shape[2:] == (len(rows), len(columns))
     assert found.weights[ENCODER].shape[:2] == (3, model.config.encoder_attention_heads)
-    assert found.source == [" one", " two", "</s>"]
-    assert (found.inputs, found.target) == (["<start>", " eins", " zwei"], [" eins", " zwei", "</s>"])
+    assert found.source == ["Ġone", "Ġtwo", "</s>"]
+    assert (found.inputs, found.target) == (["<start>", "Ġeins", "Ġzwei"], ["Ġeins", "Ġzwei", "</s>"])
 
 
 def test_without_a_target_it_is_what_the_model_translates(model, tokenizer):
@@ -74,8 +83,9 @@ def test_a_model_without_attention_and_an_empty_sentence_are_refused(model, toke
 
 def test_pieces_of_characters_and_combining_marks_stay_apart_and_readable(model, tokenizer):
     found = read_attention(model, tokenizer, "a\u0301 日", "ö")
-    assert all("\ufffd" not in token for token in found.source)
+    assert all("\ufffd" not in readable(token) for token in found.source)
     assert len(found.source) == found.weights[ENCODER].shape[-1]
+    assert [readable(word) for word in join_words(found).source] == [" a\u0301", " 日", "</s>"]
 
 
 def made(source: list[str], target: list[str], cross: np.ndarray) -> Attention:
@@ -84,9 +94,9 @@ def made(source: list[str], target: list[str], cross: np.ndarray) -> Attention:
 
 def test_pieces_join_into_words_by_sums_and_means():
     cross = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3], [0.0, 0.0, 1.0]])
-    joined = join_words(made([" un", "do", "</s>"], [" a", "b", "</s>"], cross))
-    assert (joined.source, joined.target) == ([" undo", "</s>"], [" ab", "</s>"])
-    assert joined.inputs == ["<start>", " ab"]
+    joined = join_words(made(["Ġun", "do", "</s>"], ["Ġa", "b", "</s>"], cross))
+    assert (joined.source, joined.target) == (["Ġundo", "</s>"], ["Ġab", "</s>"])
+    assert joined.inputs == ["<start>", "Ġab"]
     assert np.allclose(joined.weights[CROSS][0, 0], [[0.725, 0.275], [0.0, 1.0]])
 
 
