@@ -23,7 +23,7 @@ help:
 # Pinned versions of everything, then this project itself, editable.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,demo,dev]"
 	touch $@
 
 demo: $(READY)

@@ -107,7 +107,7 @@ def finished_run(corpus, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "numbers"
     flags = ["--max_steps=600", "--max_tokens_per_batch=600", "--warmup_steps=100", "--learning_rate_factor=0.2"]
     flags += ["--max_source_length=40", "--max_target_length=40", "--logging_steps=100", "--eval_steps=300"]
-    flags += ["--save_steps=50", "--save_total_limit=4", "--average_checkpoints=4"]
+    flags += ["--save_steps=50", "--save_total_limit=4", "--average_checkpoints=4", "--space"]
     done = launch(ACCELERATE, corpus, *flags, "--output_dir", str(directory))
     assert done.returncode == 0, done.stdout + done.stderr
     (directory / "stdout").write_text(done.stdout + done.stderr, encoding="utf-8")

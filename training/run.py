@@ -8,6 +8,7 @@ accelerate launch training/run.py --help
 """
 
 import ctypes
+import shutil
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, check_attention, load_config
 from training.trainer.run_directory import claim_output_dir
+from vaswani.demo.space import write_space
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
@@ -102,6 +104,9 @@ def train_and_publish(
         logbook.close()
     if accelerator.is_main_process:
         folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
+        if settings.reporting.space:
+            shutil.rmtree(directory / "space", ignore_errors=True)
+            write_space(folder, directory / "space")
         if settings.reporting.push_to_hub:
             print(f"Sent to {push(folder, settings.reporting.hub_model_id or directory.name)}")
         write_report(read_runs([directory]), directory / "report.html")

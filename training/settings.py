@@ -291,6 +291,9 @@ class ReportingSettings:
     report_to: str = _setting(
         "A tracker that accelerate knows, such as 'tensorboard'; 'none' for none.", default="none"
     )
+    space: bool = _setting(
+        "Whether to write space/ too: a ready Space of the Hugging Face Hub that serves the model.", default=False
+    )
     push_to_hub: bool = _setting("Whether to send the published folder to the Hub.", default=False)
     hub_model_id: str | None = _setting("Its name there; none means that of output_dir.", default=None)
 
@@ -325,6 +328,8 @@ class TrainingSettings:
             raise UserError("curriculum_epochs and curriculum_length must be given together, or neither of them")
         steps, run = self.optimization.max_steps, self.run
         metric, of_trees = run.metric_for_best_model, self.data.target_lang == TREES
+        if self.reporting.space and of_trees:
+            raise UserError("space=True needs a model that translates, but target_lang='tree'")
         if metric != "nll" and (metric == "bracketing_f1") != of_trees:
             raise UserError(f"metric_for_best_model={metric!r} is no measure of target_lang={self.data.target_lang!r}")
         made = math.ceil(steps / run.save_steps) if run.save_steps else 0  # the last update is saved too

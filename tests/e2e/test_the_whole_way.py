@@ -97,6 +97,12 @@ def test_the_published_folder_is_complete(finished_run):
     }  # fmt: skip
 
 
+def test_it_leaves_a_space_of_its_model(finished_run):
+    published, copied = ((finished_run / place / "model.safetensors") for place in ("model", "space/model"))
+    assert published.read_bytes() == copied.read_bytes()
+    assert (finished_run / "space" / "app.py").exists()
+
+
 def test_the_card_says_what_was_measured(finished_run):
     card = (finished_run / "model" / "README.md").read_text(encoding="utf-8")
     result = rows(finished_run)[-1]

@@ -67,8 +67,9 @@ def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
     for name in ("gold", "my/treebank/train", "my/treebank/validation", "my/treebank/test"):
         (tmp_path / f"{name}.mrg").write_text(f"{TREES[0]}\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vaswani.cli.demo.serve", lambda interpreter, **_: None)  # tests/e2e/test_web_demo.py serves
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("vaswani ")]
-    expected = ["translate"] * 2 + ["attention"] * 2 + ["evaluate"] * 3 + ["parse"] + ["evaluate"] * 2
+    expected = ["translate"] * 2 + ["attention"] * 2 + ["demo"] * 2 + ["evaluate"] * 3 + ["parse"] + ["evaluate"] * 2
     assert [command.split()[1] for command in commands] == expected
     for command in commands:
         assert vaswani.cli.main(shlex.split(command.split(">")[0])[1:]) == 0
@@ -76,6 +77,7 @@ def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
     said = capfd.readouterr().out
     for text in ("Today's protocol", '"paper_bleu_without_split"', "by paired bootstrap", '"bracketing_f1"'):
         assert text in said
+    assert (tmp_path / "runs" / "demo" / "space" / "app.py").exists()
     assert (tmp_path / "first.svg").read_text().startswith("<svg")
 
 
@@ -85,7 +87,7 @@ def test_install_commands_name_extras_that_exist():
     for command in commands:
         assert re.fullmatch(r'\.|"\.\[(\w+)\]"', command.split()[2])
         assert set(re.findall(r"\[(\w+)\]", command)) <= set(project["optional-dependencies"])
-    assert len(commands) == 3
+    assert len(commands) == 4
 
 
 def test_report_commands_run(finished_run, tmp_path, monkeypatch):

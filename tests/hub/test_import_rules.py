@@ -58,7 +58,9 @@ LIBRARY = {
     "evaluation": ("results", "scoring", "parsing", "translation", "models"),
     "card": ("results",),
     "record": ("card", "results"),
+    "demo": ("pictures", "translation", "text", "models", "errors"),
     "cli": (
+        "demo",
         "record",
         "evaluation",
         "results",

@@ -21,6 +21,7 @@ COMMANDS = {
     "translate": Command("Use a model", "translate a file or a pipe, a sentence a line"),
     "parse": Command("Use a model", "parse a file or a pipe, a sentence a line, with a model trained on trees"),
     "attention": Command("Use a model", "show what a model attends to, as a page or figures"),
+    "demo": Command("Use a model", "translate in the browser, or write a Space for the Hugging Face Hub", "demo"),
     "evaluate": Command("Score a model", "score a model or translations, as the paper did and as today", "score"),
 }
 

@@ -29,6 +29,12 @@ def test_every_setting_has_its_help_and_one_owner():
     assert list(TrainingSettings().values()) == names
 
 
+def test_a_parser_has_no_space():
+    data = dataclasses.replace(DATA, target_lang="tree")
+    with pytest.raises(UserError, match=r"^space=True needs a model that translates, but target_lang='tree'$"):
+        settings(data=data, reporting=ReportingSettings(space=True)).validate()
+
+
 def test_the_defaults_are_allowed():
     settings().validate()
 

@@ -1,0 +1,97 @@
+"""A Space of the Hugging Face Hub for a model: a folder that serves the demo with nothing but its requirements."""
+
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+
+from vaswani.errors import UserError
+
+
+LIBRARY = Path(__file__).parents[1]
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "tqdm")  # as they are installed here
+GRADIO = "6.31.0"  # the release that the demo's tests were run with
+APP = '''"""Serves the model beside this file: python app.py."""
+
+from pathlib import Path
+
+from vaswani.demo.app import launch
+
+
+launch(Path(__file__).parent / "model")
+'''
+README = """---
+title: {title}
+emoji: 🌐
+colorFrom: blue
+colorTo: green
+sdk: gradio
+sdk_version: {gradio}
+python_version: "{python}"
+app_file: app.py
+license: {license}
+---
+
+# {title}
+
+Translates text and files in the browser, with alternatives, their scores, and the model's attention. The model is in
+`model/`, with its card; `vaswani/` is the library that runs it.
+
+To serve it anywhere:
+
+```bash
+pip install -r requirements.txt
+python app.py
+```
+
+To send it to the Hub:
+
+```bash
+hf repos create me/my-space --type space --space-sdk gradio
+hf upload me/my-space . --repo-type space
+```
+"""
+
+
+def write_space(model: Path, folder: Path) -> None:
+    """Write the Space of a published model.
+
+    Parameters
+    ----------
+    model : Path
+        A published folder.
+    folder : Path
+        Where the Space is written; must be new or empty.
+
+    Raises
+    ------
+    UserError
+        If `model` is no published folder, or `folder` holds something already or cannot be written.
+    """
+    if not (model / "config.json").is_file() or not (model / "tokenizer.json").is_file():
+        raise UserError(f"model={str(model)!r} must be a published folder, with config.json and tokenizer.json")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"space={str(folder)!r} must be a new or an empty folder")
+    try:
+        shutil.copytree(model, folder / "model")
+        shutil.copytree(LIBRARY, folder / "vaswani", ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "app.py").write_text(APP, encoding="utf-8")
+        versions = {name: metadata.version(name).partition("+")[0] for name in PACKAGES} | {"gradio": GRADIO}
+        requirements = "".join(f"{name}=={version}\n" for name, version in versions.items())
+        (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
+        (folder / "README.md").write_text(_readme(model), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"space={str(folder)!r} cannot be written: {error.strerror}") from error
+
+
+def _readme(model: Path) -> str:
+    card = ModelCard.load(model / "README.md").data if (model / "README.md").is_file() else None
+    name = getattr(card, "model_name", None) or model.resolve().name
+    return README.format(
+        title=name,
+        gradio=GRADIO,
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        license=getattr(card, "license", None) or "apache-2.0",
+    )

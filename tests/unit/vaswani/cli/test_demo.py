@@ -1,0 +1,56 @@
+import pytest
+
+from vaswani import cli
+
+
+pytest.importorskip("gradio", reason="the extra [demo] is not installed")
+module = pytest.importorskip("vaswani.cli.demo")
+
+
+@pytest.fixture
+def served(monkeypatch) -> dict:
+    given = {}
+    monkeypatch.setattr(module, "load", lambda *model: given.update(model=model) or ("model", "tokenizer"))
+    monkeypatch.setattr(module, "Interpreter", lambda *loaded: loaded)
+    monkeypatch.setattr(module, "serve", lambda interpreter, **flags: given.update(flags, interpreter=interpreter))
+    return given
+
+
+def test_its_flags_reach_the_model_and_the_server(served):
+    flags = ["--server_name", "0.0.0.0", "--server_port", "8080", "--device", "cpu", "--dtype", "float32"]
+    assert cli.main(["demo", "--model", "m", "--tokenizer", "t", *flags]) == 0
+    assert served == {
+        "model": ("m", "t", "cpu", "float32"),
+        "interpreter": ("model", "tokenizer"),
+        "server_name": "0.0.0.0",
+        "server_port": 8080,
+    }
+
+
+def test_only_this_machine_is_served_unless_asked_for(served):
+    assert cli.main(["demo", "--model", "m"]) == 0
+    assert (served["server_name"], served["server_port"]) == ("127.0.0.1", None)
+
+
+def test_a_port_that_is_none_and_one_in_use_are_told_in_a_sentence(served, monkeypatch, capsys):
+    assert cli.main(["demo", "--model", "m", "--server_port", "70000"]) == 1
+
+    def refuse(*_, **__):
+        raise OSError("Cannot find empty port in range: 80-80.")
+
+    monkeypatch.setattr(module, "serve", refuse)
+    assert cli.main(["demo", "--model", "m", "--server_port", "80"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: server_port=70000 must be from 1 to 65535",
+        "error: server_name='127.0.0.1', server_port=80 cannot be served on: another program may use that port; "
+        "choose another, or leave it out",
+    ]
+
+
+def test_a_space_is_written_instead(served, monkeypatch, capsys):
+    written = []
+    monkeypatch.setattr(module, "write_space", lambda *paths: written.append([str(path) for path in paths]))
+    assert cli.main(["demo", "--model", "m", "--space", "s"]) == 0
+    assert written == [["m", "s"]]
+    assert served == {}
+    assert capsys.readouterr().out == "Written: s\n"

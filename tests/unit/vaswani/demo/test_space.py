@@ -1,0 +1,60 @@
+import re
+import tomllib
+
+import pytest
+import yaml
+
+from training.settings import ROOT
+from vaswani.demo.space import GRADIO, write_space
+from vaswani.errors import UserError
+
+
+@pytest.fixture
+def model(interpreter, tmp_path):
+    interpreter.model.save_pretrained(tmp_path / "mine")
+    interpreter.tokenizer.save_pretrained(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def test_a_space_has_the_model_the_library_and_what_the_hub_asks_for(model, tmp_path):
+    write_space(model, tmp_path / "space")
+    assert {path.name for path in (tmp_path / "space").iterdir()} == {
+        "README.md", "app.py", "model", "requirements.txt", "vaswani",
+    }  # fmt: skip
+    assert (tmp_path / "space/model/model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    library = ROOT / "src" / "vaswani"
+    files = {path.relative_to(library) for path in library.rglob("*") if path.suffix in (".py", ".html", ".js")}
+    copied = {path.relative_to(tmp_path / "space/vaswani") for path in (tmp_path / "space/vaswani").rglob("*.*")}
+    assert files == copied
+    front = yaml.safe_load((tmp_path / "space/README.md").read_text().split("---\n")[1])
+    assert front["sdk"] == "gradio"
+    assert (front["title"], front["app_file"], front["sdk_version"]) == ("mine", "app.py", GRADIO)
+
+
+def test_its_requirements_are_those_of_the_library_and_the_demo_pinned_as_they_were_tested(model, tmp_path):
+    write_space(model, tmp_path / "space")
+    lines = (tmp_path / "space/requirements.txt").read_text().splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["demo"]
+    assert {line.split("==")[0] for line in lines} == {re.match(r"[\w-]+", name)[0] for name in needed}
+    assert set(lines) <= set((ROOT / "constraints.txt").read_text().splitlines())
+
+
+def test_its_title_is_the_name_on_the_card(model, tmp_path):
+    (model / "README.md").write_text("---\nmodel_name: en-de\nlicense: mit\n---\nx")
+    write_space(model, tmp_path / "space")
+    front = yaml.safe_load((tmp_path / "space/README.md").read_text().split("---\n")[1])
+    assert (front["title"], front["license"]) == ("en-de", "mit")
+
+
+def test_a_folder_that_is_not_empty_and_a_model_that_is_none_are_refused(model, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    with pytest.raises(UserError, match=r"full' must be a new or an empty folder$"):
+        write_space(model, tmp_path / "full")
+    with pytest.raises(UserError, match=r"full' must be a published folder, with config.json and tokenizer.json$"):
+        write_space(tmp_path / "full", tmp_path / "space")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"space='.*' cannot be written: Not a directory$"):
+        write_space(model, tmp_path / "file" / "space")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
