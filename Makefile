@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export HF_HUB_DISABLE_TELEMETRY = 1
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: demo test test-oldest test-matrix gpu check format hf-suite clean help
+.PHONY: demo test test-oldest test-matrix gpu check format hf-suite browser clean help
 
 help:
 	@echo "make demo      set up, then train, publish and use a small model, offline, in minutes"
@@ -30,7 +30,7 @@ demo: $(READY)
 	$(BIN)/accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 	    training/run.py training/recipes/demo.toml --overwrite_output_dir
 
-test: $(READY) hf-suite
+test: $(READY) hf-suite browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # tests/matrix.py lays the releases over what is set up; the oldest ones are read from pyproject.toml.
@@ -43,6 +43,12 @@ test-matrix: $(READY)
 # Uses the machine's own Python and torch, whose CUDA fits its driver.
 gpu:
 	$(PYTHON) training/benchmarks/gpu.py
+
+# For the tests that look at pages; where Debian's packages cannot be installed, these are skipped and say so.
+browser:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && timeout 600 sh -c \
+	    "apt-get update && apt-get install --yes --no-install-recommends chromium" > /dev/null 2>&1; } \
+	    || echo "Pages are not tested in a browser: no chromium on the path, and none can be installed."
 
 hf-suite: $(READY)
 	$(BIN)/python tests/transformers_suite.py

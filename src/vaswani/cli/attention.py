@@ -4,9 +4,11 @@
   vaswani attention --model me/my-model "A sentence." --target "Ein Satz." --output attention.html
   vaswani attention --model me/my-model "A sentence." --output heads.svg --kind cross --layer 6 --heads 1,2,5 --words
   vaswani attention --model me/my-model "A sentence." --output heads.png --kind encoder --layer 5 --as map
+  vaswani attention --model me/my-model "A sentence." --output moving.svg --as motion
 
 The page opens from disk without a network: choose attention, layer and heads there. A figure shows one layer; its
-lines are those of the paper's Figures 3 to 5. Figures need the extra [figures].
+lines are those of the paper's Figures 3 to 5. Both need the extra [figures]. A translation in
+motion is one drawing that moves by itself: word after word, with the mean of all layers and heads.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError, missing_package
 from vaswani.pictures.attention import CROSS, KINDS, Attention, join_words, read_attention
+from vaswani.pictures.attention_motion import draw_motion
 from vaswani.pictures.attention_page import attention_page
 from vaswani.translation import load
 
@@ -38,7 +41,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     figure.add_argument("--layer", type=at_least_one, metavar="N", help="from 1 (default: the last)")
     figure.add_argument("--heads", metavar="N,N,...", help="from 1 (default: all)")
     figure.add_argument("--words", action="store_true", help="join word pieces")
-    figure.add_argument("--as", dest="form", choices=["lines", "map"], help="default: lines")
+    figure.add_argument("--as", dest="form", choices=["lines", "map", "motion"], help="default: lines")
     add_decoding_flags(parser)
     add_model_flags(parser)
 
@@ -57,11 +60,18 @@ def run(options: argparse.Namespace) -> int:
     of_figures = [name for name in ("kind", "layer", "heads", "words", "form") if getattr(options, name)]
     if ending == ".html" and of_figures:
         raise UserError(f"{of_figures[0]} is for figures: the page has all of them to choose from")
+    if options.form == "motion":
+        others = [name for name in of_figures if name not in ("words", "form")]
+        if ending != ".svg" or others:
+            named = f"output={str(options.output)!r}" if ending != ".svg" else others[0]
+            raise UserError(f"{named} is not for --as motion, an .svg of encoder-decoder attention as a whole")
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     attention = read_attention(model, tokenizer, options.sentence, options.target, **decoding(options))
     try:
-        if ending == ".html":
+        if options.form == "motion":
+            options.output.write_text(draw_motion(attention), encoding="utf-8")
+        elif ending == ".html":
             options.output.write_text(attention_page(attention, f"Attention of {options.model}"), encoding="utf-8")
         else:
             write_figure(attention, options)

@@ -30,6 +30,11 @@ def test_it_writes_a_page_or_figures(folder, capsys):
     assert "layer 3, head 1, 2" in (folder / "lines.svg").read_text(encoding="utf-8")
 
 
+def test_it_draws_a_translation_in_motion(folder):
+    assert show("--target", "eins zwei", "--output", "moving.svg", "--as", "motion") == 0
+    assert 'aria-label="one two: eins zwei"' in (folder / "moving.svg").read_text(encoding="utf-8")
+
+
 def test_its_flags_reach_the_figure_and_the_search(folder, monkeypatch):
     given, reading = {}, module.read_attention
 
@@ -57,6 +62,14 @@ def test_its_flags_reach_the_figure_and_the_search(folder, monkeypatch):
         (["--layer", "2"], "layer is for figures: the page has all of them to choose from"),
         (["--output", "x.png", "--layer", "4"], "layer=4 must be at most 3, the layers of this model"),
         (["--output", "x.png", "--heads", "1,3"], "heads='1,3' must be numbers from 1 to 2 with commas between"),
+        (
+            ["--output", "x.svg", "--as", "motion", "--layer", "2"],
+            "layer is not for --as motion, an .svg of encoder-decoder attention as a whole",
+        ),
+        (
+            ["--output", "x.png", "--as", "motion"],
+            "output='x.png' is not for --as motion, an .svg of encoder-decoder attention as a whole",
+        ),
         (["--output", "no/x.html"], "output='no/x.html' cannot be written: No such file or directory"),
         (["--target", " "], "target=' ' must hold a word"),
     ],

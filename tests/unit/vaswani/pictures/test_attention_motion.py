@@ -1,0 +1,48 @@
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+
+from vaswani.pictures.attention import CROSS, Attention
+from vaswani.pictures.attention_motion import MOST_WORDS, draw_motion
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def attention(source: list[str], target: list[str], weights: np.ndarray) -> Attention:
+    return Attention(source, ["<start>", *target[:-1]], target, {CROSS: weights})
+
+
+def test_each_word_comes_after_the_one_before_with_a_line_for_each_weight():
+    weights = np.array([[[[0.9, 0.1, 0.0], [0.01, 0.0, 0.99], [0.5, 0.5, 0.0]]]])
+    svg = draw_motion(attention(["Ġone", "Ġtwo", "</s>"], ["Ġeins", "Ġzwei", "</s>"], weights))
+    drawn = ElementTree.fromstring(svg)
+    assert ["".join(text.itertext()) for text in drawn.iter(f"{SVG}text")] == ["one", "two", "⏎", "eins", "zwei"]
+    groups = [
+        [line.get("opacity") for line in group.iter(f"{SVG}line")]
+        for group in drawn.iter(f"{SVG}g")
+        if group.get("class").startswith("l")
+    ]
+    assert groups == [["0.90", "0.10"], ["0.99"]]
+    begins = [float(begin) for begin in re.findall(r"@keyframes w\d\{0%,([\d.]+)%", svg)]
+    assert begins == sorted(set(begins))
+    assert begins[0] == 0
+    assert "prefers-reduced-motion" in svg
+
+
+def test_a_line_goes_from_its_word_to_the_one_that_is_looked_at():
+    svg = draw_motion(attention(["Ġone", "Ġtwo", "</s>"], ["Ġeins", "</s>"], np.array([[[[0, 1, 0], [0, 0, 1]]]])))
+    drawn = ElementTree.fromstring(svg)
+    places = {"".join(text.itertext()): text.get("x") for text in drawn.iter(f"{SVG}text")}
+    [line] = drawn.iter(f"{SVG}line")
+    assert (line.get("x1"), line.get("x2")) == (places["eins"], places["two"])
+
+
+def test_words_are_text_and_a_long_sentence_says_that_it_is_cut():
+    size = MOST_WORDS + 4
+    source = ["Ġ<b>&", *["Ġa"] * (size - 2), "</s>"]
+    svg = draw_motion(attention(source, ["Ġ<i>", "</s>"], np.full((1, 1, 2, size), 1 / size)))
+    texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert texts[0] == "<b>&"
+    assert texts[-1] == f"(the first {MOST_WORDS} of {size} words)"
