@@ -8,14 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
+
 from training.tables.layout import markdown
 from training.tables.records import Description, Measurement, ReportRow, report_rows
 from training.tables.rows import ROWS, SERIES, Row
 from training.tables.sweep import Run
+from vaswani.pictures.look import LIGHT, MATPLOTLIB
 
 
 LOWER_IS_BETTER = {"perplexity": True, "bleu": False}
 NAMES_OF_MEASURES = {"perplexity": "perplexity", "bleu": "BLEU"}
+BARS = {
+    "paper": {"facecolor": LIGHT["paper"], "edgecolor": LIGHT["faint"]},
+    "here": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
+}
 
 
 @dataclass(frozen=True)
@@ -172,23 +180,20 @@ def describe_conditions(run: Run, measurement: Measurement) -> list[str]:
     ]
 
 
+@matplotlib.rc_context(MATPLOTLIB | {"axes.grid.axis": "x"})
 def draw(rows: Sequence[ReportRow], path: Path) -> None:
     """Draw how far each finished row is from base, beside the paper's difference."""
-    import matplotlib.figure
-
     shown = [row for row in rows if row.differences.perplexity_minus_base is not None and row.name != "base"]
-    figure = matplotlib.figure.Figure(figsize=(10, 1.5 + 0.35 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(10, 1.5 + 0.35 * len(shown)), layout="constrained")
     for axes, (measure_name, title) in zip(figure.subplots(1, 2, sharey=True), NAMES_OF_MEASURES.items(), strict=True):
         places = range(len(shown))
-        for offset, prefix, label, color in ((-0.2, "paper_", "paper", "0.7"), (0.2, "", "here", "tab:blue")):
+        for offset, prefix, label in ((-0.2, "paper_", "paper"), (0.2, "", "here")):
             values = [getattr(row.differences, f"{prefix}{measure_name}_minus_base") for row in shown]
-            axes.barh([place + offset for place in places], values, height=0.38, label=label, color=color)
-        axes.axvline(0, color="black", linewidth=0.8)
+            axes.barh([place + offset for place in places], values, height=0.36, label=label, **BARS[label])
+        axes.axvline(0, color=LIGHT["ink"], linewidth=0.8)
         axes.set_yticks(list(places), [row.name for row in shown])
         better = "lower" if LOWER_IS_BETTER[measure_name] else "higher"
         axes.set_xlabel(f"{title}, difference to base ({better} is better)")
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_axisbelow(True)
     figure.axes[0].invert_yaxis()
-    figure.axes[0].legend()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     figure.savefig(path, dpi=150)

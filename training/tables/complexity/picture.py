@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from training.tables.complexity.fits import series
 from training.tables.complexity.measuring import Grid, Record, counted_base
 from training.tables.complexity.rows import Row, Size
 from training.tables.complexity.softmax import KEYS, SCORES
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from vaswani.pictures.look import LIGHT, MATPLOTLIB
 
 
 @dataclass(frozen=True)
@@ -33,28 +33,27 @@ PANELS = (
     Panel("sequential_operations", "sequential operations", "longest chain", is_counted=True),
     Panel("path_length", "maximum path length", "hops", is_counted=True),
 )
-# Okabe and Ito's colours, which the colour-blind can tell apart; kinds of the same layer share one.
+# Colour, dash and mark; kinds of the same layer share the colour.
 STYLES = {
-    "self-attention": ("#0072B2", "-", "o"),
-    "projected": ("#0072B2", "--", "D"),
-    "restricted": ("#56B4E9", "-", "s"),
-    "blocks": ("#009E73", "--", "P"),
-    "recurrent": ("#D55E00", "-", "v"),
-    "lstm": ("#D55E00", "--", "^"),
-    "convolution": ("#E69F00", "-", "<"),
-    "dilated": ("#CC79A7", "-", ">"),
-    "separable": ("#000000", ":", "x"),
-    "dot product": ("#D55E00", "-", "v"),
-    "scaled dot product": ("#0072B2", "-", "o"),
-    "additive": ("#009E73", "--", "P"),
+    "self-attention": ("blue", "-", "o"),
+    "projected": ("blue", "--", "D"),
+    "restricted": ("green", "-", "s"),
+    "blocks": ("green", "--", "P"),
+    "recurrent": ("orange", "-", "v"),
+    "lstm": ("orange", "--", "^"),
+    "convolution": ("pink", "-", "<"),
+    "dilated": ("pink", "--", ">"),
+    "separable": ("pink", ":", "x"),
+    "dot product": ("orange", "-.", "v"),
+    "scaled dot product": ("blue", "-", "o"),
+    "additive": ("green", "--", "P"),
 }
 
 
+@matplotlib.rc_context(MATPLOTLIB)
 def draw(records: Sequence[Record], grid: Grid, paths: Sequence[Path]) -> None:
     """Draw five quantities over n and the softmax's gradient over d_k, on logarithmic axes, into files."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=(13, 8.5), layout="constrained")
+    figure = Figure(figsize=(13, 8.5), layout="constrained")
     *panels, last = figure.subplots(2, 3).flat
     for panel, axes in zip(PANELS, panels, strict=True):
         for row in grid.rows:
@@ -71,15 +70,15 @@ def draw(records: Sequence[Record], grid: Grid, paths: Sequence[Path]) -> None:
         figure.savefig(path, dpi=100)
 
 
-def plot(axes: "Axes", name: str, points: Sequence[tuple[float, float]], label: str) -> None:
+def plot(axes: Axes, name: str, points: Sequence[tuple[float, float]], label: str) -> None:
     """Draw a line through points on logarithmic axes."""
     color, dashes, marker = STYLES[name]
     xs, ys = zip(*points, strict=True)
-    axes.plot(xs, ys, color=color, linestyle=dashes, marker=marker, markersize=6, fillstyle="none", label=label)
+    style = {"color": LIGHT[color], "linestyle": dashes, "marker": marker}
+    axes.plot(xs, ys, **style, fillstyle="none", label=label)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.minorticks_off()  # hundreds of them would take most of the time
-    axes.grid(alpha=0.3)
     axes.xaxis.set_major_formatter("{x:g}")
 
 

@@ -1,13 +1,20 @@
 """Table 4 as it stands: parsers trained here beside floors and the paper, as Markdown, CSV and a picture."""
 
 import csv
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from training.tables.layout import markdown
 from training.tables.parsing.measuring import SEARCHES
 from training.tables.parsing.rows import PAPER_ROWS, Row
+from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB
 from vaswani.results import ParsingEvaluation
 
 
@@ -36,6 +43,8 @@ class Result:
     row: Row | None = None
 
 
+# Colour and mark.
+STYLES = dict(zip(SEARCHES, (("orange", "v"), ("green", "s"), ("blue", "o")), strict=True))
 COLUMNS = {
     "F1": "bracketing_f1",
     "recall": "bracketing_recall",
@@ -107,36 +116,36 @@ def papers_table() -> str:
     return markdown(["parser", "training", "F1, section 23"], lines)
 
 
+@matplotlib.rc_context(MATPLOTLIB)
 def draw(results: Sequence[Result], path: Path) -> None:
     """Draw F1 over the trees that a parser was trained on, and F1 by the length of the sentence."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=(11, 4.6), layout="constrained")
-    curve, lengths = figure.subplots(1, 2)
-    colors = dict(zip(SEARCHES, ("#0072B2", "#E69F00", "#D55E00"), strict=True))
+    figure = Figure(figsize=(11, 5.4), layout="constrained")
+    over_trees, over_length = figure.subplots(1, 2)
     floors = [result for result in results if result.row is None]
-    for style, result in zip(("-", "--", "-.", ":"), floors, strict=False):
-        curve.axhline(result.evaluation.bracketing_f1, color="#999999", linestyle=style, label=result.name)
-    for search, color in colors.items():
-        found = [result for result in results if result.search == search and result.row]
-        points = [result for result in found if result.row and not result.row.is_plain]
-        plain = [result for result in found if result.row and result.row.is_plain]
-        curve.plot(
-            [point.trees for point in points],
-            [point.evaluation.bracketing_f1 for point in points],
-            marker="o",
-            color=color,
-            label=f"Transformer, {search}",
-        )
-        for result in plain:
-            curve.plot(result.trees, result.evaluation.bracketing_f1, "*", color=color, ms=12)
-    for result in [*floors[-2:], *[result for result in results if result.row and result.row.share == 1]]:
-        groups = result.evaluation.bracketing_f1_by_length
-        label = f"{result.name}, {result.search}" if result.search else result.name
-        lengths.plot(list(groups), [group["bracketing_f1"] for group in groups.values()], marker="o", label=label)
-    curve.set(xlabel="trees of the training split (star: nothing made of them)", ylabel="F1 (EVALB)")
-    lengths.set(xlabel="words of the sentence", ylabel="F1 (EVALB)")
-    for axes in figure.axes:
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+    for floor, dashes in zip(floors, DASHES, strict=False):
+        style = {"color": LIGHT["grey"], "linestyle": dashes, "label": floor.name}
+        over_trees.axhline(floor.evaluation.bracketing_f1, **style)
+        plot_by_length(over_length, floor, style)
+    for (search, (color, marker)), is_plain in itertools.product(STYLES.items(), (False, True)):
+        parsers = [
+            found for found in results if found.row and (found.search, found.row.is_plain) == (search, is_plain)
+        ]
+        style = {"color": LIGHT[color], "marker": marker, "label": f"Transformer, {search}"}
+        if is_plain:
+            style |= {"fillstyle": "none", "linestyle": ":", "label": f"{style['label']}, nothing made of the trees"}
+        if parsers:
+            scores = [parser.evaluation.bracketing_f1 for parser in parsers]
+            over_trees.plot([parser.trees for parser in parsers], scores, **style)
+        for parser in parsers:
+            if parser.row.share == 1:
+                plot_by_length(over_length, parser, style)
+    over_trees.set(xlabel="trees of the training split", ylabel="F1 (EVALB)")
+    over_length.set(xlabel="words of the sentence", ylabel="F1 (EVALB), all trees")
+    figure.legend(*over_trees.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     figure.savefig(path, dpi=150)
+
+
+def plot_by_length(axes: Axes, result: Result, style: dict[str, Any]) -> None:
+    """Draw F1 of sentences of similar length."""
+    groups = result.evaluation.bracketing_f1_by_length
+    axes.plot(list(groups), [group["bracketing_f1"] for group in groups.values()], **style)

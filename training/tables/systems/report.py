@@ -6,21 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
+
 from training.tables.layout import markdown
 from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS
 from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.records import Table, means
+from vaswani.pictures.look import LIGHT, MATPLOTLIB
 from vaswani.scoring.references import EvaluationSet
 
 
 Layout = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
-COLORS = {
-    "recurrent": "#999999",
-    "recurrent-attention": "#0072B2",
-    "convolutional": "#E69F00",
-    "transformer": "#D55E00",
+# Colour, dash and mark.
+STYLES = {
+    "recurrent": ("orange", ":", "v"),
+    "recurrent-attention": ("green", "--", "^"),
+    "convolutional": ("pink", "-.", "s"),
+    "transformer": ("blue", "-", "o"),
 }
 
 # Where names would hide each other in the picture: alignment and offset.
@@ -155,15 +159,14 @@ def papers_table() -> str:
     return markdown(titles, rows)
 
 
+@matplotlib.rc_context(MATPLOTLIB)
 def draw(table: Table, path: Path) -> None:
     """Draw BLEU over training FLOPs, BLEU by length, and the paper's BLEU over its FLOPs."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=(15, 4.6), layout="constrained")
+    figure = Figure(figsize=(15, 4.6), layout="constrained")
     over_cost, over_length, paper = figure.subplots(1, 3)
     for name in _shown(table):
-        points, color = table.curves[name], COLORS[name]
-        line = {"color": color, "label": name, "marker": "o", "linewidth": 2.5 if name == BASELINE else 1.5}
+        points, (color, dashes, marker) = table.curves[name], STYLES[name]
+        line = {"color": LIGHT[color], "linestyle": dashes, "marker": marker, "label": name}
         over_cost.plot([point.flops for point in points], [point.bleu for point in points], **line)
         over_length.plot([part.name for part in table.parts], table.bleu_by_length[name], **line)
     over_cost.set(xlabel="training FLOPs", ylabel="sacreBLEU on validation, greedy", title="At equal cost, here")
@@ -171,13 +174,11 @@ def draw(table: Table, path: Path) -> None:
     figure.legend(*over_cost.get_legend_handles_labels(), loc="outside lower center", ncols=len(SYSTEMS))
     for row in PAPER_ROWS:
         if row.bleu_en_de is not None and row.flops_en_de is not None:
-            color = COLORS[BASELINE] if row.name.startswith("Transformer") else "#0072B2"
-            paper.plot(row.flops_en_de, row.bleu_en_de, "o", color=color)
+            color = STYLES[BASELINE][0] if row.name.startswith("Transformer") else "grey"
+            paper.plot(row.flops_en_de, row.bleu_en_de, "o", color=LIGHT[color])
             side, place = BESIDE_ITS_POINT.get(row.name, ("left", (4, 5)))
             at = row.flops_en_de, row.bleu_en_de
             paper.annotate(row.name, at, place, textcoords="offset points", fontsize=8, ha=side)
     paper.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU, newstest2014 EN-DE", title="In the paper (Table 2)")
     paper.margins(0.2)
-    for axes in figure.axes:
-        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)

@@ -75,7 +75,7 @@ def test_the_picture_has_the_paper_above_and_ours_below(described, runs, tmp_pat
     assert [label.get_text() for label in perplexity.get_yticklabels()] == ["A-h1"]
     assert [bar.get_width() for bar in perplexity.patches] == [0.37, 0.5]
     assert [bar.get_width() for bar in bleu.patches] == [-0.9, -1.5]
-    assert [text.get_text() for text in perplexity.get_legend().get_texts()] == ["paper", "here"]
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["paper", "here"]
     assert "perplexity, difference to base (lower is better)" in perplexity.get_xlabel()
     assert "BLEU, difference to base (higher is better)" in bleu.get_xlabel()
 

@@ -1,11 +1,13 @@
 """The colours, as people see them: contrast as WCAG has it, colour blindness as Machado et al. (2009) simulate it."""
 
 import itertools
+import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
+from training.settings import ROOT
 from vaswani.pictures.look import DARK, LIGHT, SERIES, css, follow_the_theme, stand_alone
 
 
@@ -15,6 +17,12 @@ VISIONS = {
     "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
     "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
 }
+# A colour that is written down: #20f, #2054ea, tab:blue, C0, rgb(...), color="black", a grey such as "0.7".
+LITERAL = re.compile(
+    r"""[\s:"'(,]\#(?:[0-9a-f]{3}|[0-9a-f]{6})\b | \btab:[a-z] | ["']C[0-9]["'] | \b(?:rgb|hsl)a?\(
+    | color=["'](?!none) | ["']0?\.[0-9]+["']""",
+    re.IGNORECASE | re.VERBOSE,
+)
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
@@ -69,3 +77,17 @@ def test_a_drawing_follows_the_theme_of_its_page_or_by_itself():
     for theme in (LIGHT, DARK):
         assert f"--blue:{theme['blue']};" in css()
     assert len({*LIGHT.values()}) == len(LIGHT)  # or a colour would have the wrong name
+
+
+def test_colours_are_written_down_in_one_file():
+    files = [path for room in ("src", "training") for path in (ROOT / room).rglob("*.*")]
+    drawing = [path for path in files if path.suffix in (".py", ".html", ".js", ".css")]
+    found = {path.relative_to(ROOT).as_posix() for path in drawing if LITERAL.search(path.read_text(encoding="utf-8"))}
+    assert found == {"src/vaswani/pictures/look.py"}
+
+
+@pytest.mark.parametrize(
+    "text", ["stroke:#20f", 'x = "#2054EA"', "'tab:blue'", "'C3'", "fill: rgb(1,2,3)", 'color="red"']
+)
+def test_a_colour_that_is_written_down_is_found(text):
+    assert LITERAL.search(text)

@@ -2,8 +2,9 @@ import csv
 import dataclasses
 
 import pytest
+from matplotlib.figure import Figure
 
-from training.tables.parsing.report import Result, write_report
+from training.tables.parsing.report import Result, draw, write_report
 from training.tables.parsing.rows import Row
 from vaswani.parsing.scores import GROUPS
 from vaswani.results import ParsingEvaluation
@@ -62,6 +63,22 @@ def test_the_figures_stand_in_csv_and_a_picture_too(results, tmp_path):
     assert [row["bracketing_f1"] for row in rows] == ["60.25", "30.5", "31.5", "40.5", "50.5"]
     assert (rows[1]["well_formed"], rows[2]["search"]) == ("88.0", "trees only")
     assert (tmp_path / "table4.png").stat().st_size > 10_000
+
+
+def test_lines_are_told_apart_without_colours(results, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: figures.append(figure))
+    draw(results, tmp_path / "table4.png")
+    for axes in figures[0].axes:
+        lines = axes.get_lines()
+        assert len({(line.get_linestyle(), line.get_marker(), line.get_fillstyle()) for line in lines}) == len(lines)
+    labels = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    assert labels == [
+        "PCFG",
+        "Transformer, free",
+        "Transformer, trees only",
+        "Transformer, trees, known tags, nothing made of the trees",
+    ]
 
 
 def test_floors_alone_are_a_table_too(results, tmp_path):

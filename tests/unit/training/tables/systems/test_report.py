@@ -6,8 +6,9 @@ import dataclasses
 import pytest
 
 from training.tables.layout import align
+from training.tables.systems.catalogue import SYSTEMS
 from training.tables.systems.records import Point, Result, Table
-from training.tables.systems.report import cost, list_plan, quality, write_report
+from training.tables.systems.report import STYLES, cost, list_plan, quality, write_report
 from vaswani.scoring.lengths import Bucket
 from vaswani.scoring.references import EvaluationSet
 
@@ -84,6 +85,11 @@ def test_the_files_hold_what_was_measured(table, make_plan, finish, tmp_path):
     ]  # fmt: skip
     assert float(rows[1]["perplexity"]) == table.results[1].perplexity
     assert (tmp_path / "table2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_systems_are_told_apart_by_colour_by_dash_and_by_mark():
+    assert set(STYLES) == set(SYSTEMS)
+    assert all(len(set(signs)) == len(SYSTEMS) for signs in zip(*STYLES.values(), strict=True))
 
 
 def test_before_any_run_has_finished_there_is_the_papers_table(make_plan, tmp_path):
