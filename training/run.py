@@ -10,6 +10,7 @@ accelerate launch training/run.py --help
 import ctypes
 import shutil
 import sys
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -116,8 +117,15 @@ def train_and_publish(
 
 
 def start_accelerator(settings: TrainingSettings) -> Accelerator:
-    """Set up devices and processes, with all cores at work where there is no accelerator."""
+    """Set up devices and processes, with all cores at work where there is no accelerator.
+
+    Raises
+    ------
+    UserError
+        If accelerate does not know the tracker or the precision, or the tracker is not installed.
+    """
     log_with = None if settings.reporting.report_to == "none" else settings.reporting.report_to
+    warnings.filterwarnings("ignore", message="`log_with=.*no supported trackers")  # refused below
     try:
         accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # several processes find each other only if told so
@@ -131,6 +139,8 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
         raise UserError(
             f"report_to={log_with!r}, mixed_precision={settings.run.mixed_precision!r}: {error}"
         ) from error
+    if log_with is not None and not accelerator.log_with:
+        raise UserError(f"report_to={log_with!r} is not installed: install it, or leave report_to out")
     if accelerator.device.type == "cpu":
         # `accelerate launch` sets one thread unless told otherwise.
         torch.set_num_threads(max(1, usable_cores() // accelerator.num_processes))

@@ -9,7 +9,8 @@ import torch
 import transformers
 import yaml
 from matrix import promised
-from tiny_run import ACCELERATE, launch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_run import ACCELERATE, PYTHON, launch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import vaswani
@@ -74,6 +75,24 @@ def test_it_shows_samples_progress_and_how_to_use_the_model(finished_run):
     shown = (finished_run / "stdout").read_text(encoding="utf-8")
     for text in ("train: 5,000 kept, 0 empty", "  reference  ", "tokens_per_second", "step/s", "Published to"):
         assert text in shown
+
+
+def test_a_tracker_gets_every_figure_of_the_metrics_at_its_step(corpus, tmp_path):
+    flags = ["--max_steps=20", "--logging_steps=5", "--eval_steps=10", "--max_tokens_per_batch=300"]
+    done = launch(PYTHON, corpus, *flags, "--report_to=tensorboard", f"--output_dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = EventAccumulator(str(tmp_path / "run" / "vaswani"), size_guidance={"scalars": 0}).Reload()
+    tags = events.Tags()["scalars"]
+    sent = {(tag, event.step): event.value for tag in tags for event in events.Scalars(tag)}
+    logged = rows(tmp_path / "run")
+    assert {row.get("split") for row in logged} == {None, "validation", "test"}
+    assert sent == {
+        (f"{row.get('split', 'train')}/{name}", row["step"]): pytest.approx(value, rel=1e-6)  # sent in float32
+        for row in logged
+        for name, value in row.items()
+        if isinstance(value, int | float)
+    }
+    assert len(sent) == sum(len(events.Scalars(tag)) for tag in tags)
 
 
 def test_the_resolved_recipe_can_be_run_again_and_names_versions_seed_and_hardware(finished_run):

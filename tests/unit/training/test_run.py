@@ -28,7 +28,10 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     monkeypatch.setattr(
         run,
         "Accelerator",
-        lambda **given: seen.update(given) or SimpleNamespace(device=torch.device("cpu"), num_processes=2),
+        lambda **given: (
+            seen.update(given)
+            or SimpleNamespace(device=torch.device("cpu"), num_processes=2, log_with=[given["log_with"]])
+        ),
     )
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
@@ -43,6 +46,13 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
 def test_an_unknown_tracker_is_refused_in_a_sentence():
     with pytest.raises(UserError, match="report_to='no such tracker'"):
         run.start_accelerator(make_settings(report_to="no such tracker"))
+
+
+def test_a_tracker_that_is_not_installed_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: [])
+    for name in ("wandb", "all"):
+        with pytest.raises(UserError, match=f"^report_to='{name}' is not installed: install it, or leave"):
+            run.start_accelerator(make_settings(report_to=name))
 
 
 def test_data_is_prepared_once_in_a_process(monkeypatch):
