@@ -29,7 +29,7 @@ from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
 from training.trainer.checkpoint_manager import CheckpointManager
 from training.trainer.fingerprint import run_fingerprint
-from training.trainer.logbook import Logbook
+from training.trainer.logbook import Logbook, describe_training
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, check_attention, load_config
 from training.trainer.run_directory import claim_output_dir
@@ -74,11 +74,7 @@ def train_and_publish(
     logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
         logbook.say(f"{split}: {describe_counts(count)}")
-    together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
-    logbook.say(
-        f"{model.num_parameters():,} parameters, {accelerator.num_processes} process(es) on "
-        f"{accelerator.device.type}{together}, precision {accelerator.mixed_precision}"
-    )
+    logbook.say(describe_training(settings, model, prepared, accelerator))
     if origin:
         logbook.say(describe_origin(origin, f"{settings.data.source_lang}-{settings.data.target_lang}"))
     fingerprint = {}

@@ -77,6 +77,7 @@ def test_it_learned_and_says_so_in_the_rows_and_on_the_card(folder):
     assert (final["split"], final["averaged_checkpoints"], final["evalb_errors"]) == ("test", 2, 0)
     assert (final["well_formed"], final["decoding"]) == (100.0, "beam 4, alpha 0.6, trees only")
     assert final["bracketing_f1"] > 70
+    assert "Learns to parse en: vaswani model" in (folder / "whole.out").read_text()
     assert final["tagging_accuracy"] > 70
     card = (folder / "whole" / "model" / "README.md").read_text()
     assert f"| {final['bracketing_f1']} |" in card

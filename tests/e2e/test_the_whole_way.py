@@ -75,6 +75,8 @@ def test_it_shows_samples_progress_and_how_to_use_the_model(finished_run):
     shown = (finished_run / "stdout").read_text(encoding="utf-8")
     for text in ("train: 5,000 kept, 0 empty", "  reference  ", "tokens_per_second", "step/s", "Published to"):
         assert text in shown
+    for text in ("Learns to translate from en to de: vaswani model", "by the median time of updates 2 to 21"):
+        assert shown.count(text) == 1
 
 
 def test_a_tracker_gets_every_figure_of_the_metrics_at_its_step(corpus, tmp_path):

@@ -10,6 +10,7 @@ import jinja2
 from training.reports.curves import as_svg, draw_by_length, draw_curves, draw_lengths
 from training.reports.records import RunRecord
 from training.reports.sentences import extremes, through_training
+from training.trainer.logbook import as_time
 from vaswani.pictures.look import css, follow_the_theme, stand_alone
 
 
@@ -142,9 +143,3 @@ def table_of(columns: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
     """Return rows from columns: each name that one of them has, and all their values."""
     names = dict.fromkeys(name for column in columns for name in column)
     return [(name, [column.get(name, "") for column in columns]) for name in names]
-
-
-def as_time(seconds: float) -> str:
-    """Write a time as hours and minutes, or minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
+from training.data.preparation import Prepared, lengths
 from training.machine import PACKAGES, describe_hardware, installed_version
 from training.recipe import write_recipe
-from training.settings import ROOT, TrainingSettings
+from training.settings import ROOT, RunSettings, TrainingSettings
+from vaswani.models.trees_vaswani import TREES
 from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
 
 
@@ -188,6 +191,53 @@ def logged_rows(directory: Path) -> list[dict]:
 def final_evaluation(directory: Path, split: str) -> dict:
     """Return the row of a finished run's last evaluation on a split."""
     return [row for row in read_metrics(directory) if row.get("split") == split][-1]
+
+
+def describe_training(
+    settings: TrainingSettings, model: PreTrainedModel, prepared: Prepared, accelerator: Accelerator
+) -> str:
+    """Say before the first update what a run will do: task, model and machine, updates, evaluations, checkpoints."""
+    data, optimization, run = settings.data, settings.optimization, settings.run
+    task = f"translate from {data.source_lang} to {data.target_lang}"
+    if data.target_lang == TREES:
+        task = f"parse {data.source_lang}"
+    together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
+    source, target = (int(side.sum(dtype=np.int64)) for side in lengths(prepared.encoded["train"]))
+    of_update = optimization.max_tokens_per_batch * target / max(source, target)  # the longer side fills an update
+    in_all = optimization.max_steps * of_update
+    most = "" if run.early_stopping_patience is None else "at most "
+    limit = "" if run.max_time is None else f"; ends after {as_time(60 * run.max_time)} (max_time), to be resumed"
+    splits = " and ".join(str(split) for split in prepared.text if split != "train")
+    on_the_way = f"on validation every {run.eval_steps:,} updates, and " if run.eval_steps else ""
+    return (
+        f"Learns to {task}: {model.config.model_type} model, {model.num_parameters():,} parameters, d_model "
+        f"{model.config.d_model}\n"
+        f"Trains for {most}{optimization.max_steps:,} updates of about {two_digits(of_update)} target tokens, "
+        f"{two_digits(in_all)} in all ({in_all / target:.3g} epochs){limit}\n"
+        f"Evaluates {on_the_way}on {splits} at the end; saves {describe_saving(run)}\n"
+        f"{accelerator.num_processes} process(es) on {accelerator.device.type}{together}, precision "
+        f"{accelerator.mixed_precision}; writes to {run.output_dir}"
+    )
+
+
+def describe_saving(run: RunSettings) -> str:
+    """Say when a run saves checkpoints."""
+    if run.save_minutes:
+        return f"a checkpoint every {run.save_minutes:g} minutes"
+    if run.save_steps:
+        return f"a checkpoint every {run.save_steps:,} updates"
+    return "no checkpoints, unless it is interrupted"
+
+
+def two_digits(count: float) -> str:
+    """Write a count that is not known better, such as 25,000."""
+    return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def as_time(seconds: float) -> str:
+    """Write a time as hours and minutes, or minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
 
 
 def describe_evaluation(evaluation: Evaluation) -> str:

@@ -18,7 +18,7 @@ from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
 from training.trainer.checkpoint_manager import CheckpointManager, Progress, Sums
-from training.trainer.logbook import Logbook
+from training.trainer.logbook import Logbook, as_time
 from training.trainer.sharding import full_tensor
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
@@ -31,6 +31,7 @@ from vaswani.scoring.references import EvaluationSet
 
 
 MAX_SKIPPED_IN_A_ROW = 20  # more than fp16 needs to find its scale
+TIMED = 20  # updates, after the first, by which it is judged how long the others will take
 NOT_FINITE = "had a loss or gradient that is not finite"  # by which a sweep knows that a run has diverged
 
 
@@ -98,6 +99,7 @@ class TrainingLoop:
             objective.compile(dynamic=True)  # the model within stays as it is for evaluation
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
         self.progress = Progress()
+        self.paused, self.ends = 0.0, list[float]()
         self.last_log_time = self.last_save_time = time.perf_counter()
         self.tokens_before = 0.0
 
@@ -178,6 +180,7 @@ class TrainingLoop:
         progress.epoch, progress.position, progress.epoch_length = update.epoch, update.index, update.epoch_length
         self.account(update, result)
         self.logbook.progress.update()
+        self.foretell()
         if progress.step % self.logging_steps == 0 or progress.step == self.optimization.max_steps:
             self.log(rate)
         paused = time.perf_counter()
@@ -187,7 +190,25 @@ class TrainingLoop:
         self.evaluate_if_due()
         if result.stop_votes:
             self.interrupt(reason or "another process was asked to end")
-        self.last_log_time += time.perf_counter() - paused  # saving and evaluating are no training
+        self.paused += time.perf_counter() - paused
+
+    def clock(self) -> float:
+        """Return seconds, of which saving and evaluating take none."""
+        return time.perf_counter() - self.paused
+
+    def foretell(self) -> None:
+        """Say once how long the training will take: by the median, since the first updates may take far longer."""
+        if len(self.ends) > TIMED:
+            return
+        self.ends.append(self.clock())
+        step, left = self.progress.step, self.optimization.max_steps - self.progress.step
+        if len(self.ends) > TIMED and left:
+            seconds = left * float(np.median(np.diff(self.ends)))
+            limit = "; max_time ends it before that" if seconds > self.stop.seconds_left() else ""
+            self.logbook.say(
+                f"About {as_time(seconds)} of training left, by the median time of updates {step - TIMED + 1:,} to "
+                f"{step:,}; evaluations and checkpoints come on top{limit}"
+            )
 
     def learning_rate(self) -> float:
         """Return the rate of this update: Eq. 3 of section 5.3, times the factor of the settings."""
@@ -273,7 +294,7 @@ class TrainingLoop:
 
     def log(self, rate: float) -> None:
         """Log the updates since the last row: losses as means over their target tokens."""
-        progress, now = self.progress, time.perf_counter()
+        progress, now = self.progress, self.clock()
         sums, tokens = progress.sums, progress.sums.target_tokens
         self.logbook.log(
             {

@@ -1,5 +1,6 @@
 """Reasons to end a run before its last update: signals, a time limit, a launcher that is gone, no more progress."""
 
+import math
 import os
 import signal
 import time
@@ -57,11 +58,15 @@ class StopRequest(SignalHandler):
         if reason is not None:
             raise Interrupted(reason)
 
+    def seconds_left(self) -> float:
+        """Return how long the run may still take."""
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
+
     def reason(self) -> str | None:
         """Say why the run should end, or return None."""
         if self.signal is not None:
             return self.signal
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.seconds_left() <= 0:
             return "max_time is over"
         if self.parent is not None and os.getppid() != self.parent:
             return "the process that launched this one is gone"

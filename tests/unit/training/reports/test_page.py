@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from training.reports import page as module
-from training.reports.page import as_time, describe_progress, write_report
+from training.reports.page import describe_progress, write_report
 from training.reports.records import read_runs
 
 
@@ -140,12 +140,3 @@ def test_a_parser_has_its_own_scores(page, make_run):
     shown = page(directory)
     assert cells(shown.tables[0])["validation: labelled F1 (EVALB)"] == ["71.5"]
     assert "validation: sacreBLEU" not in cells(shown.tables[0])
-
-
-def test_times_are_written_as_people_say_them():
-    assert [as_time(seconds) for seconds in (0.4, 61, 3599.6, 3 * 3600 + 120)] == [
-        "0 min 00 s",
-        "1 min 01 s",
-        "1 h 00 min",
-        "3 h 02 min",
-    ]

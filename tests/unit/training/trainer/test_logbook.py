@@ -2,13 +2,27 @@
 
 import dataclasses
 import json
+import re
 import tomllib
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from accelerate import Accelerator
+from datasets import Dataset
 from flat_settings import make_settings
 
-from training.trainer.logbook import Logbook, describe_evaluation, final_evaluation, logged_rows, read_metrics
+from training.data.loader import plan_updates
+from training.data.preparation import Prepared
+from training.trainer.logbook import (
+    Logbook,
+    as_time,
+    describe_evaluation,
+    describe_training,
+    final_evaluation,
+    logged_rows,
+    read_metrics,
+)
 
 
 ROW = {"step": 1, "loss": 2.5, "nll": 2.25, "learning_rate": 1e-3, "target_tokens_per_second": 1234.5}
@@ -108,3 +122,68 @@ def test_rows_are_read_but_for_one_that_is_not_whole_yet(tmp_path):
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 1, 2]
     assert [row["step"] for row in logged_rows(tmp_path)] == [1]
     assert final_evaluation(tmp_path, "test") == {"step": 2, "split": "test"}
+
+
+@pytest.fixture
+def described():
+    """Return a function that says what a run with these settings will do, and the lengths of its 3,000 pairs."""
+    source = np.random.default_rng(1).integers(3, 30, 3000, dtype=np.int32)
+    sides = {"source_length": source, "target_length": 2 * source}
+    config = SimpleNamespace(model_type="vaswani", d_model=512)
+    model = SimpleNamespace(config=config, num_parameters=lambda: 63_082_496)
+
+    def describe(**given):
+        settings = make_settings(**{"source_lang": "en", "target_lang": "de", "output_dir": "runs/mine"} | given)
+        splits = {"train": [], "validation": [], "test": []}
+        prepared = Prepared(splits, None, {"train": Dataset.from_dict(sides)}, {})
+        return describe_training(settings, model, prepared, Accelerator(cpu=True)), settings
+
+    return describe, tuple(sides.values())
+
+
+def test_a_run_says_what_it_will_do(described):
+    text, _ = described[0](max_steps=2000, max_tokens_per_batch=1000, eval_steps=500, save_steps=250)
+    epochs = 2000 * 1000 / described[1][1].sum()
+    assert text.splitlines() == [
+        "Learns to translate from en to de: vaswani model, 63,082,496 parameters, d_model 512",
+        f"Trains for 2,000 updates of about 1,000 target tokens, 2,000,000 in all ({epochs:.3g} epochs)",
+        "Evaluates on validation every 500 updates, and on validation and test at the end; "
+        "saves a checkpoint every 250 updates",
+        "1 process(es) on cpu, precision no; writes to runs/mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"target_lang": "tree"}, "Learns to parse en: vaswani model"),
+        ({"max_time": 90.0}, "epochs); ends after 1 h 30 min (max_time), to be resumed"),
+        ({"early_stopping_patience": 3}, "Trains for at most 100,000 updates of about 25,000 target tokens"),
+        ({"eval_steps": 0}, "Evaluates on validation and test at the end; "),
+        ({"save_minutes": 10.0}, "saves a checkpoint every 10 minutes"),
+        ({"save_steps": 0}, "saves no checkpoints, unless it is interrupted"),
+        ({"output_dir": "runs/other"}, "; writes to runs/other"),
+    ],
+)
+def test_what_a_run_says_follows_its_settings(described, given, said):
+    assert said in described[0](**given)[0]
+
+
+@pytest.mark.parametrize("tokens", [1000, 5000])
+def test_the_tokens_of_an_update_that_a_run_says_are_about_those_that_are_planned(described, tokens):
+    describe, sides = described
+    text, settings = describe(max_tokens_per_batch=tokens)
+    planned = plan_updates(sides, settings.optimization, 0, 1)
+    first = next(planned)
+    mean = np.mean([first.target_tokens, *(next(planned).target_tokens for _ in range(first.epoch_length - 1))])
+    (said,) = re.findall(r"of about ([0-9,]+) target tokens", text)
+    assert int(said.replace(",", "")) == pytest.approx(mean, rel=0.1)
+
+
+def test_times_are_written_as_people_say_them():
+    assert [as_time(seconds) for seconds in (0.4, 61, 3599.6, 3 * 3600 + 120)] == [
+        "0 min 00 s",
+        "1 min 01 s",
+        "1 h 00 min",
+        "3 h 02 min",
+    ]

@@ -158,6 +158,53 @@ def test_after_a_resume_the_rate_is_that_of_the_updates_since(make_loop, monkeyp
     assert row["target_tokens_per_second"] == (row["target_tokens"] - before) / 2
 
 
+@pytest.mark.parametrize(("seconds_left", "limit"), [(400.0, ""), (380.0, "; max_time ends it before that")])
+def test_it_says_once_how_long_the_training_will_take(make_loop, monkeypatch, capsys, seconds_left, limit):
+    loop, clock = make_loop(max_steps=60, eval_steps=4, save_steps=3), [0.0]
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(loop.stop, "seconds_left", lambda: seconds_left)
+
+    def take(owner, name, seconds):
+        work = getattr(owner, name)
+
+        def slowly(*given, **named):
+            clock[0] += seconds()
+            return work(*given, **named)
+
+        monkeypatch.setattr(owner, name, slowly)
+
+    take(loop, "optimize", lambda: 10.0 if loop.progress.step > 8 else 500.0)
+    take(loop, "evaluate", lambda: 1000.0)
+    take(loop.checkpoints, "save", lambda: 1000.0)
+    loop.train()
+    assert forecasts(capsys) == [
+        "About 6 min 30 s of training left, by the median time of updates 2 to 21; evaluations and checkpoints come "
+        f"on top{limit}"
+    ]
+
+
+def test_a_resumed_run_says_from_where_and_how_long_it_will_take(make_loop, monkeypatch, capsys):
+    loop = make_loop(max_steps=40)
+    monkeypatch.setattr(loop.stop, "reason", lambda: "asked to end" if loop.progress.step == 10 else None)
+    with pytest.raises(Interrupted):
+        loop.train()
+    capsys.readouterr()
+    again = make_loop(max_steps=40, resume_from_checkpoint="latest")
+    assert "at step 10\n" in capsys.readouterr().out
+    again.train()
+    (said,) = forecasts(capsys)
+    assert "by the median time of updates 12 to 31;" in said
+
+
+def test_a_run_that_is_over_by_then_does_not_say_how_long_it_will_take(make_loop, capsys):
+    make_loop(max_steps=21).train()
+    assert forecasts(capsys) == []
+
+
+def forecasts(capsys) -> list[str]:
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("About")]
+
+
 def test_a_line_that_training_would_drop_for_its_length_does_not_stall_an_evaluation(make_loop, tmp_path, capsys):
     words = " ".join(["one"] * 3000)
     (tmp_path / "long.tsv").write_text(f"{words}\t{words}\none two\tzwei eins\n", encoding="utf-8")
