@@ -34,13 +34,18 @@ TAKES_THE_PLACE_OF = {
 
 EXAMPLES = """Examples:
   accelerate launch training/run.py training/recipes/demo.toml --max_steps 100
-  accelerate launch training/run.py --model_name_or_path runs/demo/model --train_file new.tsv --validation_file dev.tsv
-      --source_lang en --target_lang de --max_steps 300 --warmup_steps 50 --learning_rate_factor 0.05 ...
+  accelerate launch training/run.py --model_name_or_path runs/demo/model
+      --train_file new.tsv --validation_file dev.tsv --source_lang en
+      --target_lang de --max_steps 300 --warmup_steps 50
+      --learning_rate_factor 0.05 ...
 """
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows each flag once, with its default, and the examples as they are."""
+    """Shows each flag once, with its default if it has one, and the examples as they are."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, "") else super()._get_help_string(action)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         shown = copy.copy(action)
@@ -64,7 +69,7 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
         OWNERS,
         prog="training/run.py",
         usage="accelerate launch %(prog)s [RECIPE.toml] [--flag value ...]",
-        description="Train, evaluate and publish a Transformer. Every flag can stand in the recipe too; flags win.",
+        description="Train, evaluate and publish a Transformer.\nEvery flag can stand in the recipe too; flags win.",
         epilog=EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,

@@ -21,6 +21,7 @@ from training.machine import describe_hardware, usable_cores
 from training.tables.complexity.measuring import Grid, measure_all
 from training.tables.complexity.report import write_report
 from training.tables.complexity.rows import ROWS, choose_rows
+from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir
 from vaswani.cli import Parser
 from vaswani.errors import UserError
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(options.threads)
     records = measure_all(grid)
     command = shlex.join(["python", "training/table1.py", *arguments])
-    print(write_report(records, grid, describe_conditions(command, grid), folder))
+    print(for_terminal(write_report(records, grid, describe_conditions(command, grid), folder)))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
 from training.tables.flags import check_run_flags
-from training.tables.layout import align
+from training.tables.layout import align, for_terminal
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.tables.systems.catalogue import SYSTEMS, choose_systems
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     check_jobs(options.jobs)
     with own(make_output_dir(options.output_dir)):
         compare_systems(plan, shlex.join(["python", "training/table2.py", *arguments]))
-    print((options.output_dir / "table2.md").read_text(encoding="utf-8"))
+    print(for_terminal((options.output_dir / "table2.md").read_text(encoding="utf-8")))
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from training.data.preparation import prepare
 from training.recipe import names_of
 from training.tables.flags import check_run_flags, flags_of_a_length
-from training.tables.layout import align
+from training.tables.layout import align, for_terminal
 from training.tables.records import Description, describe_row, measure
 from training.tables.report import tables, write_report
 from training.tables.rows import ROWS, Row, choose_rows
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     check_jobs(options.jobs)
     with own(make_output_dir(options.output_dir)):
         fill_table(described, rows, runs, options, shlex.join(["python", "training/table3.py", *arguments]))
-    print((options.output_dir / "table3.md").read_text(encoding="utf-8"))
+    print(for_terminal((options.output_dir / "table3.md").read_text(encoding="utf-8")))
 
 
 def fill_table(

@@ -23,7 +23,7 @@ from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
 from training.tables.flags import check_run_flags
-from training.tables.layout import align
+from training.tables.layout import align, for_terminal
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
 from training.tables.parsing.report import Result, write_report
 from training.tables.parsing.rows import Row, make_rows, write_treebank
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
     check_jobs(options.jobs)
     with own(make_output_dir(options.output_dir)):
         fill_table(rows, runs, splits, options, shlex.join(["python", "training/table4.py", *arguments]))
-    print((options.output_dir / "table4.md").read_text(encoding="utf-8"))
+    print(for_terminal((options.output_dir / "table4.md").read_text(encoding="utf-8")))
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -120,7 +120,7 @@ def list_rows(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]]) -
     for row, run in zip(rows, runs, strict=True):
         trees, updates = round(row.share * count), run.settings.optimization.max_steps
         lines.append([row.name, f"{trees:,}", f"{updates:,}", f"{run.cost:.1e}"])
-    return align(["trained on", "trees", "updates", "FLOPs"], lines)
+    return align(["trained on", "trees", "updates", "training FLOPs"], lines)
 
 
 def fill_table(

@@ -17,6 +17,7 @@ Parses are scored as EVALB scores them with COLLINS.prm. Their files hold bracke
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
 
 
 DEFAULT_LANGUAGE = "de"
+WIDTH = 100  # columns of a terminal that are used
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -267,11 +269,13 @@ def report(evaluation: Evaluation) -> str:
         f"{evaluation.target_lang}",
         "",
         "Today's protocol",
-        f"  BLEU, sacreBLEU               {evaluation.sacrebleu:6.2f}   {evaluation.sacrebleu_signature}",
+        f"  {evaluation.sacrebleu_signature}",
+        f"  BLEU, sacreBLEU               {evaluation.sacrebleu:6.2f}",
         f"  BLEU, sacreBLEU, lowercased   {evaluation.sacrebleu_lowercased:6.2f}",
         f"  chrF                          {evaluation.chrf:6.2f}",
         "The paper's protocol, not to be compared with the above",
-        f"  BLEU, compounds split         {paper[0]:6.2f}   {evaluation.paper_bleu_signature}",
+        f"  {evaluation.paper_bleu_signature}",
+        f"  BLEU, compounds split         {paper[0]:6.2f}",
         f"  BLEU, compounds whole         {paper[1]:6.2f}",
         f"Equal to their reference        {evaluation.exact_match:6.2f}%",
     ]
@@ -283,7 +287,7 @@ def report(evaluation: Evaluation) -> str:
         averaged = evaluation.averaged_checkpoints
         weights = "not known to be averaged" if averaged is None else f"average of {averaged} checkpoint(s)"
         on = [f"{evaluation.decoding} (weights: {evaluation.checkpoint}, {weights})", *on]
-    lines.append(f"Tricks on: {'; '.join(on)}")
+    lines.append(textwrap.fill(f"Tricks on: {'; '.join(on)}", WIDTH, subsequent_indent="  "))
     for name, result in (evaluation.comparison or {}).items():
         lines += ["", f"Against the baseline, {name}: {result['difference']:+.2f}"]
         for system in ("system", "baseline"):
@@ -319,6 +323,8 @@ def report_parses(evaluation: ParsingEvaluation) -> str:
         lines += [
             f"Well-formed before any repair   {evaluation.well_formed:6.2f}%",
             f"Perplexity of a symbol          {evaluation.perplexity:6.2f}   nll {evaluation.nll}, unsmoothed",
-            f"Tricks on: {evaluation.decoding} (weights: {evaluation.checkpoint})",
+            textwrap.fill(
+                f"Tricks on: {evaluation.decoding} (weights: {evaluation.checkpoint})", WIDTH, subsequent_indent="  "
+            ),
         ]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import torch
 
 from training import table1
 from training.tables.complexity import clock, measuring
+from training.tables.layout import for_terminal
 from vaswani.errors import UserError
 
 
@@ -66,7 +67,9 @@ def test_it_leaves_four_files_that_say_how_they_were_made(tmp_path, monkeypatch,
     folder = tmp_path / "new" / "out"
     assert sorted(path.name for path in folder.iterdir()) == ["table1.csv", "table1.md", "table1.png", "table1.svg"]
     text = (folder / "table1.md").read_text(encoding="utf-8")
-    assert capsys.readouterr().out == text + "\n"
+    said = capsys.readouterr().out
+    assert said == for_terminal(text) + "\n"
+    assert max(map(len, said.splitlines())) <= max(100, len(" ".join(flags)))
     assert f"`python training/table1.py {' '.join(flags)}`" in text
     assert re.search(
         rf"cores, 1 thread, float32, torch {re.escape(torch.__version__)}, 20\d\d-\d\d-\d\d\. Batches of 3", text

@@ -33,12 +33,13 @@ BESIDE_ITS_POINT = {"ConvS2S, ensemble": ("center", (0, 7)), "GNMT + RL, ensembl
 
 def list_plan(plan: Plan, layout: Layout) -> str:
     """Write what each system is, and what its training will cost."""
-    titles = ["system", "what it is", "parameters", "FLOPs per\ntarget token", "updates", "target\ntokens", "FLOPs"]
-    return layout(titles, map(_cells, plan.entries))
+    names = layout(["system", "what it is"], [[entry.system.name, entry.system.text] for entry in plan.entries])
+    titles = ["system", "parameters", "FLOPs per target token", "updates", "target tokens", "training FLOPs"]
+    return f"{names}\n\n{layout(titles, map(_cells, plan.entries))}"
 
 
 def _cells(entry: Entry) -> list[str]:
-    cells = [entry.system.name, entry.system.text, f"{entry.parameters:,}", f"{entry.flops_per_target_token:.2e}"]
+    cells = [entry.system.name, f"{entry.parameters:,}", f"{entry.flops_per_target_token:.2e}"]
     if entry.steps is None:
         return [*cells, *["by time"] * 3]
     tokens = entry.steps * entry.tokens_per_update

@@ -50,12 +50,14 @@ def test_hypotheses_are_scored_as_text_and_as_json(files, capsys):
     said = capsys.readouterr().out
     assert json.loads(Path("row.json").read_text())["target_lang"] == "en"
     for text in (
-        f"{row['sacrebleu']:.2f}   nrefs:1|case:mixed",
+        "  nrefs:1|case:mixed",
+        f"  BLEU, sacreBLEU               {row['sacrebleu']:6.2f}\n",
         "not to be compared",
         "compounds split",
         "Tricks on:",
     ):
         assert text in said
+    assert max(map(len, said.splitlines())) <= 110  # a signature must stay whole
     evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--lowercase", "--json"])
     assert "case:lc" in json.loads(capsys.readouterr().out)["sacrebleu_signature"]
 
