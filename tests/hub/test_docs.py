@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from small_parser import TREES, save_parser
 
+import training.pictures
 import training.report
 import training.table1
 import training.table2
@@ -101,6 +102,18 @@ def test_report_commands_run(finished_run, tmp_path, monkeypatch):
     for command in commands:
         training.report.main(shlex.split(command, comments=True)[2:])
     assert "Training of numbers and mine" in (tmp_path / "compared.html").read_text(encoding="utf-8")
+
+
+def test_the_pictures_command_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = "python training/pictures.py"
+    [command] = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
+    training.pictures.main(shlex.split(command)[2:])
+    drawn = {path.name for path in (tmp_path / "docs").iterdir()}
+    section = README.split("## The paper in pictures\n")[1].split("\n## ")[0]
+    linked = set(re.findall(r"\(docs/([a-z-]+\.(?:svg|png))\)", section))
+    assert len(linked) == 3
+    assert linked <= drawn
 
 
 def test_table_1_commands_are_valid():

@@ -80,6 +80,7 @@ TRAINING = {
     "data": SETTINGS,
     "trainer": ("data", "objective", *SETTINGS),
     "publishing": ("data", *SETTINGS),
+    "explaining": ("objective",),
     "reports": ("trainer", "tables", *SETTINGS),
     "tables": ("trainer", "data", *SETTINGS),
     "benchmarks": ("trainer", "data", "tables", *SETTINGS),
