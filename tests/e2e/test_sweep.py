@@ -52,7 +52,8 @@ def test_a_sweep_resumes_where_it_was_interrupted_and_fills_the_table(corpus, tm
             8 if row["row"] == "base" else 1,
         )
     assert "2 of 2 rows are finished" in second.stdout
-    assert "| heads (A) | perplexity |" in second.stdout
+    assert "heads (A)  perplexity" in second.stdout
+    assert "| heads (A) | perplexity |" in (tmp_path / "table3" / "table3.md").read_text()
     assert (tmp_path / "table3" / "table3.png").exists()
     finished = steps(base)
 

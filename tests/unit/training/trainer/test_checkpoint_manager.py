@@ -68,13 +68,15 @@ def test_what_was_saved_is_resumed(make):
         assert torch.equal(optimizer.state[one]["exp_avg_sq"], its_optimizer.state[other]["exp_avg_sq"])
 
 
-def test_sums_are_a_list_on_the_disk_as_earlier_versions_wrote_them(make):
+def test_sums_are_a_list_on_the_disk_and_those_that_earlier_versions_wrote_are_read(make):
     manager, optimizer, _ = make()
-    manager.save(Progress(step=1, sums=Sums(1.0, 2.0, 3.0, 4.0, 5.0)), optimizer)
+    manager.save(Progress(step=1, sums=Sums(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7)), optimizer)
     state = json.loads((manager.directory / "step-0000001" / STATE).read_text())
-    assert state["progress"]["sums"] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert state["progress"]["sums"] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7]
     assert state["identity"] == FINGERPRINT
-    assert Progress.from_state(state["progress"]).sums == Sums(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert Progress.from_state(state["progress"]).sums == Sums(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7)
+    earlier = state["progress"] | {"sums": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    assert Progress.from_state(earlier).sums == Sums(1.0, 2.0, 3.0, 4.0, 5.0)
 
 
 def test_sums_are_added_field_by_field():
