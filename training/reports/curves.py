@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from training.reports.records import RunRecord
 from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB, SERIES
@@ -60,10 +61,7 @@ def draw_curve(curve: Curve, runs: Sequence[RunRecord]) -> Figure | None:
     figure, axes = begin(curve.title, "update")
     has_points = False
     for number, run in enumerate(runs):
-        style = {
-            "color": LIGHT[SERIES[number % len(SERIES)]],
-            "linestyle": DASHES[number // len(SERIES) % len(DASHES)],
-        }
+        style = style_of(number)
         points = thinned(points_of(run.updates, curve.of_updates))
         label = {"label": run.name if curve.of_evaluations is None else f"{run.name}, training"}
         if len(points):
@@ -78,6 +76,9 @@ def draw_curve(curve: Curve, runs: Sequence[RunRecord]) -> Figure | None:
         return None
     if curve.is_logarithmic:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}" if high < 20 * low else NullFormatter())
     finish(figure, axes)
     return figure
 

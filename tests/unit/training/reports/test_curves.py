@@ -46,6 +46,17 @@ def test_runs_lie_over_one_another_and_are_named(runs):
     assert [text.get_text() for text in legend.get_texts()] == ["one, validation", "two, validation"]
 
 
+@pytest.mark.parametrize(("most", "least", "labels"), [(1.18, 1.13, {"1.15"}), (300, 4, {"10", "100"}), (8, 2, {"4"})])
+def test_a_logarithmic_axis_has_plain_numbers(runs, most, least, labels):
+    for value, row in zip((most, least), runs[0].evaluations[:2], strict=True):
+        row |= {"perplexity": value, "split": "validation"}
+    axes = draw_curve(CURVES["perplexity"], runs[:1]).axes[0]
+    axes.figure.canvas.draw()
+    said = {label.get_text() for label in axes.get_yticklabels(which="both")} - {""}
+    assert labels <= said
+    assert all(0.01 < float(text) < 10_000 for text in said)
+
+
 def test_many_points_are_averaged_and_none_is_lost():
     points = np.stack([np.arange(2001.0), np.arange(2001.0) % 2], axis=1)
     few = thinned(points)
