@@ -23,6 +23,7 @@ from vaswani.translation import load, translate
 
 
 gradio_client = pytest.importorskip("gradio_client", reason="gradio, of the extra [demo], is not installed")
+expect = pytest.importorskip("playwright.sync_api", reason="playwright, of the extra [dev], is not installed").expect
 VASWANI = os.path.join(os.path.dirname(sys.executable), "vaswani")
 
 
@@ -107,9 +108,11 @@ def test_a_click_on_a_word_shows_where_the_model_looked(address, interpreter, op
 def test_beams_and_alpha_reach_the_search(address, interpreter, open_page):
     page = open_page(address)
     page.get_by_role("button", name="How it searches").click()
-    page.get_by_label("number input for Beams").fill("2")
-    page.get_by_label("number input for Alpha").fill("1.5")
-    page.get_by_label("number input for Alpha").press("Tab")
+    for name, value in (("Beams", "2"), ("Alpha", "1.5")):
+        number = page.get_by_label(f"number input for {name}")
+        number.fill(value)
+        number.press("Tab")  # a number counts as soon as the field is left
+        expect(page.get_by_label(f"range slider for {name}")).to_have_value(value)
     page.get_by_label("Text (en)").fill("one two")
     page.get_by_role("button", name="Translate", exact=True).click()
     page.locator("[data-weights]").first.wait_for()
