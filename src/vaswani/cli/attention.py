@@ -65,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
         if ending != ".svg" or others:
             named = f"output={str(options.output)!r}" if ending != ".svg" else others[0]
             raise UserError(f"{named} is not for --as motion, an .svg of encoder-decoder attention as a whole")
+    if options.target is not None and (of_search := list(decoding(options))):
+        raise UserError(f"{of_search[0]} is for the model's own translation, but there is a target")
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     attention = read_attention(model, tokenizer, options.sentence, options.target, **decoding(options))

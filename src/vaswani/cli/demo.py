@@ -22,6 +22,10 @@ from vaswani.translation import load
 from .flags import add_model_flags
 
 
+THIS_MACHINE = "127.0.0.1"
+SERVING = ("server_name", "server_port", "tokenizer", "device", "dtype")
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags of the command."""
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model that translates")
@@ -29,9 +33,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     serving = parser.add_argument_group("serving")
     serving.add_argument(
         "--server_name",
-        default="127.0.0.1",
         metavar="ADDRESS",
-        help="0.0.0.0 for all of a network (default: %(default)s)",
+        help=f"0.0.0.0 for all of a network (default: {THIS_MACHINE})",
     )
     serving.add_argument("--server_port", type=int, metavar="PORT", help="default: the first free one from 7860 on")
     add_model_flags(serving)
@@ -47,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
     """
     disable_progress_bar()  # transformers' own, at loading
     if options.space is not None:
+        if ignored := [name for name in SERVING if getattr(options, name) not in (None, "auto")]:
+            raise UserError(f"{ignored[0]} is for serving: space only writes a folder")
         write_space(Path(options.model), options.space)
         print(f"Written: {options.space}")
         return 0
@@ -54,11 +59,12 @@ def run(options: argparse.Namespace) -> int:
     if port is not None and not 1 <= port <= 65535:
         raise UserError(f"server_port={port} must be from 1 to 65535")
     interpreter = Interpreter(*load(options.model, options.tokenizer, options.device, options.dtype))
+    address = options.server_name or THIS_MACHINE
     try:
-        serve(interpreter, server_name=options.server_name, server_port=port)
+        serve(interpreter, server_name=address, server_port=port)
     except OSError as error:
         raise UserError(
-            f"server_name={options.server_name!r}, server_port={port} cannot be served on: another program may use "
+            f"server_name={address!r}, server_port={port} cannot be served on: another program may use "
             "that port; choose another, or leave it out"
         ) from error
     return 0

@@ -40,7 +40,7 @@ from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses
 from vaswani.scoring.significance import compare
 from vaswani.translation import load
 
-from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from .flags import add_batch_flag, add_decoding_flags, add_model_flags, at_least_one, decoding
 
 
 DEFAULT_LANGUAGE = "de"
@@ -78,6 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--baseline_hypothesis", metavar="FILE", help="translations to compare with")
     how.add_argument("--baseline_model", metavar="DIR_OR_HUB_ID", help="a model to compare with")
     add_decoding_flags(how)
+    add_batch_flag(how)
     add_model_flags(how)
     out = parser.add_argument_group("what becomes of it")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")

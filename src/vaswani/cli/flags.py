@@ -50,6 +50,10 @@ def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="longest translation in tokens (default: those of the source + 50, as in the paper)",
     )
+
+
+def add_batch_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag for the size of a batch."""
     parser.add_argument(
         "--max_batch_tokens",
         type=at_least_one,

@@ -27,7 +27,7 @@ from vaswani.pictures.trees import draw_trees
 from vaswani.translation import load, translate
 
 from . import line_by_line
-from .flags import add_decoding_flags, add_model_flags, decoding
+from .flags import add_batch_flag, add_decoding_flags, add_model_flags, decoding
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", metavar="FILE.svg", help="draw the first tree that is written")
     parser.add_argument("--gold", metavar="FILE", help="draw the first tree of this file beside it")
     add_decoding_flags(parser)
+    add_batch_flag(parser)
     line_by_line.add_reading_flags(parser)
     add_model_flags(parser)
 

@@ -24,7 +24,7 @@ from vaswani.errors import UserError
 from vaswani.translation import Hypothesis, load, translate
 
 from . import line_by_line
-from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from .flags import add_batch_flag, add_decoding_flags, add_model_flags, at_least_one, decoding
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
     line_by_line.add_file_flags(parser, "translate")
     add_decoding_flags(parser)
+    add_batch_flag(parser)
     parser.add_argument(
         "--n_best",
         type=at_least_one,

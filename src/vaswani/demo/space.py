@@ -1,5 +1,6 @@
 """A Space of the Hugging Face Hub for a model: a folder that serves the demo with nothing but its requirements."""
 
+import json
 import shutil
 import sys
 from importlib import metadata
@@ -8,6 +9,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard
 
 from vaswani.errors import UserError
+from vaswani.models.trees_vaswani import TREES
 
 
 LIBRARY = Path(__file__).parents[1]
@@ -68,10 +70,12 @@ def write_space(model: Path, folder: Path) -> None:
     Raises
     ------
     UserError
-        If `model` is no published folder, or `folder` holds something already or cannot be written.
+        If `model` is no published folder or a parser, or `folder` holds something already or cannot be written.
     """
     if not (model / "config.json").is_file() or not (model / "tokenizer.json").is_file():
         raise UserError(f"model={str(model)!r} must be a published folder, with config.json and tokenizer.json")
+    if json.loads((model / "config.json").read_text(encoding="utf-8")).get("target_lang") == TREES:
+        raise UserError(f"model={str(model)!r} must be a translation model, but it is a parser")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"space={str(folder)!r} must be a new or an empty folder")
     try:

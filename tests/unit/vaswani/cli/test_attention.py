@@ -71,6 +71,10 @@ def test_its_flags_reach_the_figure_and_the_search(folder, monkeypatch):
             "output='x.png' is not for --as motion, an .svg of encoder-decoder attention as a whole",
         ),
         (["--output", "no/x.html"], "output='no/x.html' cannot be written: No such file or directory"),
+        (
+            ["--target", "eins", "--num_beams", "2"],
+            "num_beams is for the model's own translation, but there is a target",
+        ),
         (["--target", " "], "target=' ' must hold a word"),
     ],
 )

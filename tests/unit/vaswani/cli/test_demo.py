@@ -47,6 +47,15 @@ def test_a_port_that_is_none_and_one_in_use_are_told_in_a_sentence(served, monke
     ]
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("server_name", "x"), ("server_port", "1"), ("tokenizer", "x"), ("device", "cpu"), ("dtype", "float32")],
+)
+def test_what_only_serving_would_heed_is_refused_beside_a_space(served, flag, value, capsys):
+    assert cli.main(["demo", "--model", "m", "--space", "s", f"--{flag}", value]) == 1
+    assert capsys.readouterr().err == f"error: {flag} is for serving: space only writes a folder\n"
+
+
 def test_a_space_is_written_instead(served, monkeypatch, capsys):
     written = []
     monkeypatch.setattr(module, "write_space", lambda *paths: written.append([str(path) for path in paths]))

@@ -2,7 +2,14 @@ import argparse
 
 import pytest
 
-from vaswani.cli.flags import add_decoding_flags, add_model_flags, at_least_one, decoding, finite_number
+from vaswani.cli.flags import (
+    add_batch_flag,
+    add_decoding_flags,
+    add_model_flags,
+    at_least_one,
+    decoding,
+    finite_number,
+)
 
 
 @pytest.fixture
@@ -10,6 +17,7 @@ def parse():
     """Return a function that parses a command line of these flags."""
     parser = argparse.ArgumentParser()
     add_decoding_flags(parser)
+    add_batch_flag(parser)
     add_model_flags(parser)
     return lambda *arguments: parser.parse_args(arguments)
 

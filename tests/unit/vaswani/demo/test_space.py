@@ -54,6 +54,11 @@ def test_a_folder_that_is_not_empty_and_a_model_that_is_none_are_refused(model, 
         write_space(model, tmp_path / "full")
     with pytest.raises(UserError, match=r"full' must be a published folder, with config.json and tokenizer.json$"):
         write_space(tmp_path / "full", tmp_path / "space")
+    config = (model / "config.json").read_text()
+    (model / "config.json").write_text(config.replace('"target_lang": "de"', '"target_lang": "tree"'))
+    with pytest.raises(UserError, match=r"mine' must be a translation model, but it is a parser$"):
+        write_space(model, tmp_path / "space")
+    (model / "config.json").write_text(config)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"space='.*' cannot be written: Not a directory$"):
         write_space(model, tmp_path / "file" / "space")
