@@ -74,7 +74,11 @@ def write_space(model: Path, folder: Path) -> None:
     """
     if not (model / "config.json").is_file() or not (model / "tokenizer.json").is_file():
         raise UserError(f"model={str(model)!r} must be a published folder, with config.json and tokenizer.json")
-    if json.loads((model / "config.json").read_text(encoding="utf-8")).get("target_lang") == TREES:
+    try:
+        target_lang = json.loads((model / "config.json").read_text(encoding="utf-8")).get("target_lang")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"model={str(model)!r} must be a published folder: its config.json is no config") from error
+    if target_lang == TREES:
         raise UserError(f"model={str(model)!r} must be a translation model, but it is a parser")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"space={str(folder)!r} must be a new or an empty folder")

@@ -58,6 +58,10 @@ def test_a_folder_that_is_not_empty_and_a_model_that_is_none_are_refused(model, 
     (model / "config.json").write_text(config.replace('"target_lang": "de"', '"target_lang": "tree"'))
     with pytest.raises(UserError, match=r"mine' must be a translation model, but it is a parser$"):
         write_space(model, tmp_path / "space")
+    for broken in ("{", "[]", ""):
+        (model / "config.json").write_text(broken)
+        with pytest.raises(UserError, match=r"mine' must be a published folder: its config.json is no config$"):
+            write_space(model, tmp_path / "space")
     (model / "config.json").write_text(config)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"space='.*' cannot be written: Not a directory$"):
