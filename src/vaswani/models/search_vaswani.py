@@ -24,6 +24,9 @@ from transformers.generation import (
 # The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 
+# Values of a block in which `largest` looks for one.
+BLOCK = 8
+
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
 # steps of a quarter, all copies of a search add up to at most three times its caches.
 MAX_SHARE_TO_DROP_FINISHED = 0.75
@@ -162,6 +165,24 @@ def num_candidates(num_beams: int, eos_token_ids: torch.Tensor) -> int:
     return max(2, 1 + len(eos_token_ids)) * num_beams
 
 
+def largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the `count` largest of (R, V) values and their places, the largest first, as ``topk`` does.
+
+    On a CPU, ``topk`` takes longer over a vocabulary than a softmax. The largest values lie in as many of the blocks
+    whose own largest value is largest: these are found among an eighth as many, and searched alone. A block has every
+    (V / 8)-th value, so that the blocks' largest values are found by vector instructions.
+    """
+    width = values.shape[1] // BLOCK
+    if values.device.type != "cpu" or width < BLOCK * count:
+        return values.topk(count)
+    _, blocks = largest(values[:, : width * BLOCK].unflatten(1, (BLOCK, width)).amax(1), count)  # (R, count)
+    places = blocks[:, None] + width * torch.arange(BLOCK)[:, None]  # (R, BLOCK, count)
+    rest = torch.arange(width * BLOCK, values.shape[1]).expand(len(values), -1)
+    places = torch.cat([places.flatten(1), rest], dim=1)
+    best, chosen = values.gather(1, places).topk(count)
+    return best, places.gather(1, chosen)
+
+
 class Scorer:
     """Turns logits into the best continuations of each row, without the tokens that the settings rule out.
 
@@ -197,18 +218,18 @@ class Scorer:
         """Return log-probabilities and ids, (R, count) each, of the tokens that continue the (R, T) tokens best."""
         count = min(count, logits.shape[-1])
         if not self.is_plain:
-            return self._process(logits, tokens, log_probs=True).topk(count)
+            return largest(self._process(logits, tokens, log_probs=True), count)
         # log P(y) = logit(y) - logit(best) + log P(best): no pass over the vocabulary except the softmax's own.
         self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
         torch.softmax(logits, -1, out=self.probabilities)
-        scores, ids = self._ban(logits, tokens).topk(count)
+        scores, ids = largest(self._ban(logits, tokens), count)
         scores, best = scores.float(), self.probabilities.gather(1, ids[:, :1]).float()
         return scores - scores[:, :1] + best.log(), ids
 
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the ids, (R,), of the tokens that continue the (R, T) tokens best."""
         scores = self._ban(logits, tokens) if self.is_plain else self._process(logits, tokens, log_probs=False)
-        return scores.max(-1).indices  # several times as fast as argmax on a CPU
+        return largest(scores, 1)[1][:, 0]
 
     def _ban(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         banned = list(self.config.suppress_tokens or [])

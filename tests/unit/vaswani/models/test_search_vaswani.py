@@ -1,5 +1,6 @@
 import functools
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from vaswani.models.search_vaswani import (
     beam_search,
     gather_beams,
     greedy_search,
+    largest,
     length_penalty,
 )
 
@@ -103,3 +105,16 @@ def test_a_search_needs_nothing_except_a_decoder_state(search, num_beams):
     if num_beams == 1:
         for tokens, table in zip(together, tables, strict=True):
             assert tokens[1:] == [int(table[token].argmax()) for token in tokens[:-1]]
+
+
+@pytest.mark.parametrize("size", [7, 63, 64, 65, 8003])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_the_largest_of_a_vocabulary_are_those_of_topk(size, count):
+    values = torch.randn(5, size)
+    values[0, :3] = math.inf
+    values[1] = -math.inf
+    values[1, -1] = 0
+    best, places = largest(values, count)
+    assert torch.equal(best, values.topk(count).values)
+    assert torch.equal(values.gather(1, places), best)
+    assert all(len(row.unique()) == count for row in places)
