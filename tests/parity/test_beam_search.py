@@ -133,7 +133,7 @@ def both_states(model, source: dict[str, torch.Tensor], beams: int) -> list:
         given = {"encoder_outputs": (states.repeat_interleave(beams, 0),), "use_cache": True}
         given["attention_mask"] = source["attention_mask"].repeat_interleave(beams, 0)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(modeling_vaswani, "is_as_written", lambda model, is_fast=is_fast: is_fast)
+            patch.setattr(modeling_vaswani, "is_as_written", lambda *_, is_fast=is_fast: is_fast)
             made.append(model.decoder_state(beams, given))
     assert [type(state) for state in made] == [IncrementalState, ModelState]
     return made
@@ -142,7 +142,7 @@ def both_states(model, source: dict[str, torch.Tensor], beams: int) -> list:
 @pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "by the model"])
 @pytest.mark.parametrize("beams", range(2, 9))
 def test_it_equals_a_plain_loop(beams, is_fast, random_model, monkeypatch):
-    monkeypatch.setattr(modeling_vaswani, "is_as_written", lambda model: is_fast)
+    monkeypatch.setattr(modeling_vaswani, "is_as_written", lambda *_: is_fast)
     model = random_model(vocab_size=9)
     for alpha in (0.6, 1.5, -1.0):
         redraw(model, 0.5)

@@ -70,7 +70,7 @@ def step_through(model, inputs, num_beams: int, is_fast: bool) -> float:
     states, mask = model.get_encoder()(**inputs).last_hidden_state, inputs["attention_mask"]
     given = {"encoder_outputs": (states.repeat_interleave(num_beams, 0),), "use_cache": True}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modeling_vaswani, "is_as_written", lambda model: is_fast)
+        patch.setattr(modeling_vaswani, "is_as_written", lambda *_: is_fast)
         state = model.decoder_state(num_beams, given | {"attention_mask": mask.repeat_interleave(num_beams, 0)})
     assert type(state) is (IncrementalState if is_fast else ModelState)
     tokens, kept = torch.empty(3, num_beams, 0, dtype=torch.int64), torch.arange(3)

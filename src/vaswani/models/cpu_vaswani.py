@@ -1,10 +1,7 @@
-"""Faster on a CPU: dropout from random bits, and weights laid out once for many matrix products."""
-
-from collections.abc import Callable
+"""Dropout that is faster on a CPU: from random bits."""
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 from transformers.utils import is_torchdynamo_compiling
 
 
@@ -25,24 +22,4 @@ def dropout(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tens
     return hidden_states * kept.to(hidden_states.dtype).mul_(2**16 / (2**16 - dropped))
 
 
-def projection(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function x -> x W^T + b.
-
-    oneDNN, which multiplies bfloat16 on CPUs, rearranges the weight in every call. Decoding calls it at every step, so
-    the weight is rearranged once, for calls with about `rows` rows.
-    """
-    if not can_be_packed(weight, rows):
-        return lambda states: linear(states, weight, bias)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return lambda states: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
-
-
-def can_be_packed(weight: torch.Tensor, rows: int) -> bool:
-    """Tell whether oneDNN can use a weight that was rearranged once, and whether that pays: from 16 rows on."""
-    if rows < 16 or weight.dtype is not torch.bfloat16 or weight.device.type != "cpu":
-        return False
-    names = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
-    return all(hasattr(torch.ops.mkldnn, name) for name in names) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-__all__ = ["can_be_packed", "dropout", "projection"]
+__all__ = ["dropout"]

@@ -16,6 +16,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import GenerationMixin
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings
@@ -91,6 +92,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         search = choose_search(settings)
         if search is not None:
             only_bans = not kwargs.get("logits_processor")
+            kwargs |= self._encoded(inputs, kwargs)
             kwargs["custom_generate"] = functools.partial(run_search, search=search, extra=extra, only_bans=only_bans)
         for name in ("length_penalty_alpha", "extra_target_tokens"):
             kwargs.pop(name, None)
@@ -99,6 +101,19 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config.update(**changes)
             changes = {name: value for name, value in changes.items() if name in kwargs}  # they override the config
         return super().generate(inputs, generation_config, **kwargs | changes)
+
+    def encode_source(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput | None:
+        """Encode (B, S) ids; a model that knows a faster way than its encoder's `forward` returns what that gives."""
+        return None
+
+    def _encoded(self, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `encoder_outputs` where there is a faster way to them."""
+        ids, mask = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("attention_mask")
+        others = (kwargs.get(name) for name in ("encoder_outputs", "inputs_embeds"))
+        if ids is None or mask is None or mask.shape != ids.shape or any(other is not None for other in others):
+            return {}
+        encoded = self.encode_source(ids, mask)
+        return {} if encoded is None else {"encoder_outputs": encoded}
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
         """Return the state in which a search starts to decode; a model that knows a faster one returns that.

@@ -17,7 +17,8 @@ from torch.nn.modules import module as torch_module
 from transformers.generation import GenerationMixin
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .cpu_vaswani import can_be_packed, projection
+from .encoding_vaswani import source_keys_and_values
+from .packing_vaswani import projection
 
 
 # A full cache grows by a quarter. All copies of a decoding then add up to at most four times the final cache, and at
@@ -54,8 +55,9 @@ class KVCache:
         Positions so far.
     dropped : int
         Of these, the first ones, which have no slots any more.
-    keys, values : list of Tensor of shape (B * H, slots, d_k) and (B * H, slots, d_v)
-        One of each a layer. Slots beyond (`length` - `dropped`) * K are empty.
+    keys, values : list of Tensor of shape (B * H, d_k, slots) and (B * H, slots, d_v)
+        One of each a layer; keys are columns, as their product wants them. Slots beyond (`length` - `dropped`) * K are
+        empty.
     mask : Tensor of shape (B, K, slots)
         Added to attention scores: 0 where a hypothesis may look, -inf elsewhere.
     """
@@ -65,7 +67,7 @@ class KVCache:
         self.restriction = attentions[0].restriction
         self.num_heads = attentions[0].q_proj.out_features // attentions[0].head_dim
         rows = len(states) * self.num_heads
-        self.keys = [states.new_empty(rows, 0, attention.head_dim) for attention in attentions]
+        self.keys = [states.new_empty(rows, attention.head_dim, 0) for attention in attentions]
         self.values = [states.new_empty(rows, 0, attention.v_head_dim) for attention in attentions]
         self.mask = states.new_empty(len(states), num_beams, 0)
 
@@ -87,7 +89,7 @@ class KVCache:
         Attention covers empty slots too, masked: a slice without them would be copied by `bmm`.
         """
         slots = self._slots_of(self.length - 1)
-        self.keys[layer][:, slots] = keys
+        self.keys[layer][..., slots] = keys.mT
         self.values[layer][:, slots] = values
         return self.keys[layer], self.values[layer]
 
@@ -107,7 +109,7 @@ class KVCache:
             return
         kept = slice(self._slots_of(self.length - self.restriction).stop, None)
         self.mask = self.mask[..., kept]
-        self.keys = [keys[:, kept] for keys in self.keys]
+        self.keys = [keys[..., kept] for keys in self.keys]
         self.values = [values[:, kept] for values in self.values]
         self.dropped = self.length - self.restriction + 1
 
@@ -115,7 +117,7 @@ class KVCache:
         shortest = min(MIN_NEW_POSITIONS, max(1, MAX_NEW_SLOTS_WHEN_SHORT // self.num_beams))
         slots = max(shortest, int(GROWTH * (self.length - self.dropped))) * self.num_beams
         self.mask = pad(self.mask, (0, slots), value=-math.inf)
-        self.keys = [pad(keys, (0, 0, 0, slots)) for keys in self.keys]
+        self.keys = [pad(keys, (0, slots)) for keys in self.keys]
         self.values = [pad(values, (0, 0, 0, slots)) for values in self.values]
 
 
@@ -129,25 +131,25 @@ class IncrementalLayer:
     layer : VaswaniDecoderLayer
     index : int
         Its place in the stack.
-    states : Tensor of shape (B, S, D)
-        The encoder's output.
+    source : tuple of Tensor
+        Its part of `source_keys_and_values`.
     num_beams : int
         K.
     """
 
-    def __init__(self, layer: Any, index: int, states: torch.Tensor, num_beams: int):
+    def __init__(self, layer: Any, index: int, source: tuple[torch.Tensor, torch.Tensor], num_beams: int):
         self.layer, self.index, self.num_beams = layer, index, num_beams
-        self_attn, cross_attn, rows = layer.self_attn, layer.encoder_attn, len(states) * num_beams
+        self_attn, cross_attn = layer.self_attn, layer.encoder_attn
         self.num_heads = self_attn.q_proj.out_features // self_attn.head_dim
-        self.qkv_widths = [part.out_features for part in (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj)]
-        self.self_qkv = projection(*fuse(self_attn), rows)
-        self.self_out = projection(self_attn.out_proj.weight, self_attn.out_proj.bias, rows)
-        self.cross_q = projection(cross_attn.q_proj.weight, cross_attn.q_proj.bias, rows)
-        self.cross_out = projection(cross_attn.out_proj.weight, cross_attn.out_proj.bias, rows)
-        self.fc1 = projection(layer.fc1.weight, layer.fc1.bias, rows)
-        self.fc2 = projection(layer.fc2.weight, layer.fc2.bias, rows)
-        self.source_keys = split_heads(cross_attn.k_proj(states), cross_attn.head_dim)  # (B * H, S, d_k)
-        self.source_values = split_heads(cross_attn.v_proj(states), cross_attn.v_head_dim)  # (B * H, S, d_v)
+        projections = (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj)
+        self.qkv_widths = [part.out_features for part in projections]
+        self.self_qkv = projection(self_attn, "qkv", projections)
+        self.self_out = projection(self_attn, "out", [self_attn.out_proj])
+        self.cross_q = projection(cross_attn, "q", [cross_attn.q_proj])
+        self.cross_out = projection(cross_attn, "out", [cross_attn.out_proj])
+        self.fc1 = projection(layer, "fc1", [layer.fc1])
+        self.fc2 = projection(layer, "fc2", [layer.fc2])
+        self.source_keys, self.source_values = source
 
     def __call__(
         self,
@@ -209,17 +211,20 @@ class IncrementalState:
 
     def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
         self.decoder, self.lm_head = model.model.decoder, model.lm_head
-        layers, rows = self.decoder.layers, len(states) * num_beams
+        layers, source = self.decoder.layers, source_keys_and_values(self.decoder, states, source_mask)
         self.cache = KVCache([layer.self_attn for layer in layers], states, num_beams)
-        self.layers = [IncrementalLayer(layer, index, states, num_beams) for index, layer in enumerate(layers)]
+        self.layers = [
+            IncrementalLayer(layer, index, part, num_beams)
+            for index, (layer, part) in enumerate(zip(layers, source, strict=True))
+        ]
         self.source_mask: torch.Tensor | None = None  # (B, K, S), added to scores
         if source_mask is not None and not source_mask.all():
             lowest = torch.finfo(states.dtype).min
             self.source_mask = states.new_zeros(source_mask.shape).masked_fill(source_mask == 0, lowest)
             self.source_mask = self.source_mask[:, None].repeat(1, num_beams, 1)
-        weight, bias = self.lm_head.weight, self.lm_head.bias
-        is_in_place = bias is None and not can_be_packed(weight, rows)
-        self.project_to_vocabulary = self._multiply_in_place if is_in_place else projection(weight, bias, rows)
+        self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
+        if self.project_to_vocabulary is self.lm_head and self.lm_head.bias is None:
+            self.project_to_vocabulary = self._multiply_in_place
         self.logits = states.new_empty(0)
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
@@ -271,7 +276,7 @@ def attend(
     Parameters
     ----------
     query : Tensor of shape (B * H, K, d_k)
-    keys, values : Tensor of shape (B * H, N, d_k) and (B * H, N, d_v)
+    keys, values : Tensor of shape (B * H, d_k, N) and (B * H, N, d_v)
     mask : Tensor of shape (B * H, K, N), or None
         Added to the scores.
     scaling : float
@@ -283,27 +288,9 @@ def attend(
     -------
     Tensor of shape (R, H * d_v)
     """
-    if mask is None:
-        scores = torch.bmm(query, keys.mT).mul_(scaling)
-    else:
-        scores = torch.baddbmm(mask, query, keys.mT, alpha=scaling)
+    scores = torch.bmm(query, keys).mul_(scaling) if mask is None else torch.baddbmm(mask, query, keys, alpha=scaling)
     output = torch.bmm(scores.softmax(-1), values)  # (B * H, K, d_v)
     return output.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2).flatten(0, 1)
-
-
-def fuse(attention: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the weight and bias that project to queries, keys and values at once."""
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    weights, biases = [part.weight for part in projections], [part.bias for part in projections]
-    if all(bias is None for bias in biases):
-        return torch.cat(weights), None
-    pairs = zip(weights, biases, strict=True)
-    return torch.cat(weights), torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in pairs])
-
-
-def split_heads(states: torch.Tensor, width: int) -> torch.Tensor:
-    """Turn (B, S, H * width) into (B * H, S, width)."""
-    return states.unflatten(-1, (-1, width)).transpose(1, 2).flatten(0, 1)
 
 
 def select_sentences(states: torch.Tensor, sentences: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -325,8 +312,8 @@ def register_forwards(*kinds: type[nn.Module]) -> None:
     FORWARDS.update({kind: kind.forward for kind in kinds})
 
 
-def is_as_written(model: Any) -> bool:
-    """Tell whether everything between tokens and logits is as it was written, and no hook looks at it."""
+def is_as_written(model: Any, stack: nn.Module) -> bool:
+    """Tell whether all that a model and one of its stacks compute is as it was written, and no hook looks at it."""
     if model.training or not is_untouched(model) or torch_module._has_any_global_hook():
         return False
     if type(model).forward not in FORWARDS.values():
@@ -337,7 +324,7 @@ def is_as_written(model: Any) -> bool:
             return False
     if hasattr(model, "_reorder_cache") or not has_known_attention(model.config):
         return False
-    modules = (model.model, model.lm_head, *model.model.decoder.modules())
+    modules = (model.model, model.lm_head, *stack.modules())
     are_plain = all(
         type(module) in FORWARDS and type(module).forward is FORWARDS[type(module)] and is_untouched(module)
         for module in modules

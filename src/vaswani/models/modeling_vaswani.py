@@ -35,6 +35,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vaswani import band, eager_attention_forward, restricted
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
+from .encoding_vaswani import encode
 from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
 from .search_vaswani import DecoderState
 from .translator_vaswani import TranslatorForConditionalGeneration, TranslatorModel, TranslatorPreTrainedModel
@@ -501,11 +502,18 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
         """Return an `IncrementalState`, where it gives the logits that the model's own methods would give."""
-        if not is_as_written(self):
+        if not is_as_written(self, self.model.decoder):
             return super().decoder_state(num_beams, model_kwargs)
         states, mask = model_kwargs["encoder_outputs"][0][::num_beams], model_kwargs.get("attention_mask")
         mask = None if mask is None else mask[::num_beams].to(self.device)
         return IncrementalState(self, states, mask, num_beams)
+
+    def encode_source(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput | None:
+        """Encode without padding, on a CPU, where that gives what the encoder's own methods would give."""
+        is_possible = self.device.type == "cpu" and self.config.attention_restriction is None
+        if not is_possible or not is_as_written(self, self.model.encoder):
+            return None
+        return BaseModelOutput(last_hidden_state=encode(self.model.encoder, input_ids, attention_mask))
 
     def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **arguments: Any) -> Any:
         """Return the decoder's mask for a step with a static cache; called by transformers' `generate`."""
@@ -517,6 +525,8 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
 register_forwards(
     VaswaniForConditionalGeneration,
     VaswaniModel,
+    VaswaniEncoder,
+    VaswaniEncoderLayer,
     VaswaniDecoder,
     VaswaniDecoderLayer,
     VaswaniAttention,

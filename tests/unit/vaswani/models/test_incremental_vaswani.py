@@ -16,7 +16,7 @@ def is_fast(model) -> bool:
     """Tell which state the model gives."""
     states = (model.get_encoder()(**SOURCE).last_hidden_state,)
     state = model.decoder_state(1, {"encoder_outputs": states, "attention_mask": SOURCE["attention_mask"]})
-    assert type(state) is (IncrementalState if is_as_written(model) else ModelState)
+    assert type(state) is (IncrementalState if is_as_written(model, model.model.decoder) else ModelState)
     return type(state) is IncrementalState
 
 
@@ -77,7 +77,7 @@ def test_a_changed_model_is_asked_itself(change, random_model, monkeypatch):
     assert is_fast(model)
     states = (model.get_encoder()(**SOURCE).last_hidden_state,)
     change(model, monkeypatch)
-    assert not is_as_written(model)
+    assert not is_as_written(model, model.model.decoder)
     assert isinstance(model.decoder_state(1, {"encoder_outputs": states}), ModelState)
 
 
@@ -89,7 +89,7 @@ def test_what_leaves_a_model_as_it_was_keeps_it_fast(random_model):
     removed.remove()
     assert is_fast(model)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not is_as_written(model)
+        assert not is_as_written(model, model.model.decoder)
         assert len(model.generate(**SOURCE, max_new_tokens=2)) == 3
 
 
@@ -110,7 +110,7 @@ def test_a_cache_grows_by_a_quarter_and_at_first_by_a_few_positions(num_beams, f
         if room not in rooms:
             rooms.append(room)
     assert rooms == first_rooms
-    assert cache.keys[1].shape == (4, rooms[-1] * num_beams, 6)
+    assert cache.keys[1].shape == (4, 6, rooms[-1] * num_beams)
     assert cache.values[1].shape == (4, rooms[-1] * num_beams, 4)
 
 
@@ -125,12 +125,12 @@ def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
     assert (cache.mask[cache.mask != 0] == -math.inf).all()
     keys, values = torch.randn(4, 2, 6), torch.randn(4, 2, 4)
     all_keys, all_values = cache.append(1, keys, values)
-    assert torch.equal(all_keys[:, 2:4], keys)
+    assert torch.equal(all_keys[..., 2:4], keys.mT)
     assert torch.equal(all_values[:, 2:4], values)
-    assert not all_keys[:, :2].any()
+    assert not all_keys[..., :2].any()
     assert not cache.keys[0].any()
     cache.select(torch.tensor([1]))
-    assert torch.equal(cache.keys[1][:, 2:4], keys[2:])
+    assert torch.equal(cache.keys[1][..., 2:4], keys[2:].mT)
     assert (cache.mask == 0).nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 3]]
 
 
@@ -144,7 +144,7 @@ def test_a_restricted_cache_shows_the_last_positions_and_drops_the_others(restri
         for layer in range(2):
             states = torch.full((6, num_beams, 8), float(length))
             keys, _ = cache.append(layer, states, states)
-        seen = keys[0, cache.mask[0, 0] == 0, 0].tolist()
+        seen = keys[0, 0, cache.mask[0, 0] == 0].tolist()
         assert seen == list(range(max(1, length - restriction + 1), length + 1))
         room = max(room, cache.mask.shape[2] // num_beams)
     assert room <= restriction + max(16, restriction // 4)
@@ -155,7 +155,7 @@ def test_a_restricted_cache_shows_the_last_positions_and_drops_the_others(restri
 def test_attention_is_that_of_equation_1(is_masked):
     query, keys, values = torch.randn(6, 3, 8), torch.randn(6, 5, 8), torch.randn(6, 5, 4)
     mask = torch.zeros(6, 3, 5).index_fill(2, torch.tensor([1, 4]), -math.inf) if is_masked else None
-    output = attend(query, keys, values, mask, 8**-0.5, num_heads=2)
+    output = attend(query, keys.mT, values, mask, 8**-0.5, num_heads=2)
     expected = nn.functional.scaled_dot_product_attention(query, keys, values, mask)  # (B * H, K, d_v)
     expected = torch.stack(
         [torch.cat([expected[2 * b, k], expected[2 * b + 1, k]]) for b in range(3) for k in range(3)]

@@ -1,0 +1,92 @@
+"""Weights that are laid out once for many matrix products, and kept for as long as none of them changes."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+
+T = TypeVar("T")
+Projection = Callable[[torch.Tensor], torch.Tensor]
+
+# oneDNN arranges a weight for about so many rows; measured, products of 1 to 400 rows take the arrangement alike.
+ROWS = 64
+# Elements of a weight that are compared beside its version: what writes through `weight.data` leaves no version.
+SAMPLES = 16
+# What was made of a module's weights, and the fingerprints of these. It lies beside the modules, not in them: copies,
+# pickles and state dicts of a model know nothing of it.
+KEPT: WeakKeyDictionary[nn.Module, dict[str, tuple[Hashable, Any]]] = WeakKeyDictionary()
+
+
+def projection(owner: nn.Module, name: str, layers: Sequence[Any]) -> Projection:
+    """Return the function x -> [x W_1^T + b_1, x W_2^T + b_2, ...], side by side in the last dimension.
+
+    oneDNN, which multiplies bfloat16 on CPUs, would rearrange a weight in every call. It is rearranged once, for as
+    long as no weight changes.
+
+    Parameters
+    ----------
+    owner : nn.Module
+        With which the rearranged weight lives and dies.
+    name : str
+        Tells this projection from the owner's others.
+    layers : sequence of nn.Linear
+        Or of another kind that knows itself how several do their work at once, as `Int8Linear` does.
+    """
+    if hasattr(layers[0], "side_by_side"):
+        return type(layers[0]).side_by_side(owner, name, layers)
+    if not can_be_packed(layers[0].weight):
+        if len(layers) == 1:
+            return layers[0]
+        weight, bias = kept(owner, name, layers, lambda: side_by_side(layers))
+        return lambda states: linear(states, weight, bias)
+    packed, bias = kept(owner, name, layers, lambda: _pack(*side_by_side(layers)))
+    return lambda states: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+
+
+def side_by_side(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return weight and bias of one linear layer that does the work of several, any of which may lack a bias."""
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    if len(layers) == 1:
+        return weights[0], biases[0]
+    if all(bias is None for bias in biases):
+        return torch.cat(weights), None
+    pairs = zip(weights, biases, strict=True)
+    return torch.cat(weights), torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in pairs])
+
+
+def can_be_packed(weight: torch.Tensor) -> bool:
+    """Tell whether oneDNN multiplies by weights of this kind, and can use one that was rearranged once."""
+    if weight.dtype is not torch.bfloat16 or weight.device.type != "cpu":
+        return False
+    names = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
+    return all(hasattr(torch.ops.mkldnn, name) for name in names) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _pack(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return torch.ops.mkldnn._reorder_linear_weight(weight, ROWS), bias
+
+
+def kept(owner: nn.Module, name: str, layers: Sequence[Any], make: Callable[[], T]) -> T:
+    """Return what `make` makes of the layers' weights: what it made the last time, if none of them has changed."""
+    tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias) if tensor is not None]
+    fingerprints = tuple(map(fingerprint, tensors))
+    entries = KEPT.setdefault(owner, {})
+    if name not in entries or entries[name][0] != fingerprints:
+        entries.pop(name, None)  # first, so that never both are in memory
+        entries[name] = (fingerprints, make())
+    return entries[name][1]
+
+
+def fingerprint(weight: torch.Tensor) -> Hashable:
+    """Return what differs as soon as a weight is another one, or is written to."""
+    flat = weight.detach().flatten()
+    sample = flat[:: max(1, len(flat) // SAMPLES)][:SAMPLES].contiguous()
+    version = 0 if weight.is_inference() else weight._version
+    return weight.data_ptr(), version, weight.dtype, weight.device, tuple(sample.view(torch.uint8).tolist())
+
+
+__all__ = ["Projection", "kept", "projection"]
