@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .models.decoding_vaswani import DecodingSettings
 from .models.generation_vaswani import VaswaniGenerationMixin
+from .models.int8_vaswani import is_quantized
 from .models.legal_trees_vaswani import LegalTrees
 from .models.trees_vaswani import TREES
 from .parsing import scores as parsing
@@ -202,4 +203,6 @@ def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
         words.append(f"length_penalty {1.0 if penalty is None else penalty}")
     if "max_new_tokens" in given:
         words.append(f"at most {given['max_new_tokens']} tokens")
+    if is_quantized(model):
+        words.append("int8")
     return ", ".join(words)

@@ -19,10 +19,13 @@ from transformers import (
 from .errors import UserError
 from .models.decoding_vaswani import PAPERS_DECODING
 from .models.generation_vaswani import length_arguments, max_positions
+from .models.int8_vaswani import Int8IsMissing
 from .models.pipeline_vaswani import tokenizer_problem
 
 
 logger = logging.getLogger(__name__)
+
+INT8 = "int8"  # beside the types of torch, what `load` takes as `dtype`
 
 # If scores are asked for, generate() keeps the logits of all steps, so batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
@@ -53,15 +56,20 @@ def load(
     device : str or None, default=None
         Such as "cpu" or "cuda:1"; None means an accelerator where there is one.
     dtype : str, default="auto"
-        Such as "float32" or "bfloat16"; "auto" means the one that it was saved in.
+        Such as "float32" or "bfloat16"; "auto" means the one that it was saved in. "int8" is for our Transformers on a
+        CPU, and none is chosen then by `device` None; where the CPU or torch cannot, float32 takes its place.
 
     Raises
     ------
     UserError
-        If model or tokenizer is missing, they do not fit each other, or there is no such device.
+        If model or tokenizer is missing, they do not fit each other, there is no such device, or int8 is not for it.
+
+    Warns
+    -----
+    A warning is logged where float32 takes int8's place.
     """
     try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype="float32" if dtype == INT8 else dtype)
     except (OSError, ValueError) as error:
         raise UserError(
             f"model={name!r} must be a model folder or a Hub id that can be reached: {_first_line(error)}"
@@ -77,11 +85,26 @@ def load(
     if problem is not None:
         raise UserError(f"model={where!r} {problem}")
     if device is None:
-        device = str(torch.accelerator.current_accelerator() or "cpu")
+        device = "cpu" if dtype == INT8 else str(torch.accelerator.current_accelerator() or "cpu")
     try:
-        return model.to(device).eval(), tokenizer
+        model = model.to(device).eval()
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device={device!r} must be a device of this machine: {_first_line(error)}") from error
+    if dtype == INT8:
+        _quantize(model, name)
+    return model, tokenizer
+
+
+def _quantize(model: PreTrainedModel, name: str) -> None:
+    """Put int8 in the place of a model's matrices, or leave them and warn where this machine cannot."""
+    if not hasattr(model, "quantize"):
+        raise UserError(f"dtype='int8' is for Transformers of this library, and model={name!r} is of another kind")
+    try:
+        model.quantize()
+    except Int8IsMissing as error:
+        logger.warning("%s; the model computes in float32 instead", error)
+    except ValueError as error:
+        raise UserError(f"dtype='int8' does not go together with model={name!r}: {error}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -110,7 +110,7 @@ def test_the_resolved_recipe_can_be_run_again_and_names_versions_seed_and_hardwa
 def test_the_published_folder_is_complete(finished_run):
     names = {path.name for path in (finished_run / "model").iterdir()}
     parts = ["configuration", "modeling", "attention", "translator", "generation", "decoding", "search"]
-    parts += ["incremental", "cpu", "pipeline", "parsing", "trees", "legal_trees"]
+    parts += ["incremental", "encoding", "packing", "int8", "cpu", "pipeline", "parsing", "trees", "legal_trees"]
     code = {f"{name}_vaswani.py" for name in parts}
     assert names == code | {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.toml", "tokenizer.json",

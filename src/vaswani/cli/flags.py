@@ -30,8 +30,8 @@ def add_model_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--dtype",
         default="auto",
-        choices=["auto", "float32", "bfloat16", "float16"],
-        help="precision to compute in (default: the one that the model was saved in)",
+        choices=["auto", "float32", "bfloat16", "float16", "int8"],
+        help="precision to compute in (default: the one that the model was saved in); int8 is the fastest on a CPU",
     )
 
 

@@ -37,6 +37,7 @@ from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .encoding_vaswani import encode
 from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
+from .int8_vaswani import Int8Embedding, Int8Linear, is_quantized, quantize
 from .search_vaswani import DecoderState
 from .translator_vaswani import TranslatorForConditionalGeneration, TranslatorModel, TranslatorPreTrainedModel
 
@@ -515,6 +516,36 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
             return None
         return BaseModelOutput(last_hidden_state=encode(self.model.encoder, input_ids, attention_mask))
 
+    def quantize(self) -> "VaswaniForConditionalGeneration":
+        """Put int8 in the place of all matrices, for translation on a CPU: see `int8_vaswani`.
+
+        Returns
+        -------
+        VaswaniForConditionalGeneration
+            This model, which can then be neither trained nor saved.
+
+        Raises
+        ------
+        Int8IsMissing
+            If the CPU or torch cannot.
+        ValueError
+            If the model is not on a CPU, has adapters, or is in int8 already.
+        """
+        quantize(self)
+        return self
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """Save as every model of transformers.
+
+        Raises
+        ------
+        ValueError
+            If the model is in int8.
+        """
+        if is_quantized(self):
+            raise ValueError("a model in int8 cannot be saved: save it before quantize(), which takes a second")
+        return super().save_pretrained(*args, **kwargs)
+
     def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **arguments: Any) -> Any:
         """Return the decoder's mask for a step with a static cache; called by transformers' `generate`."""
         if self.config.attention_restriction is None:
@@ -530,6 +561,8 @@ register_forwards(
     VaswaniDecoder,
     VaswaniDecoderLayer,
     VaswaniAttention,
+    Int8Embedding,
+    Int8Linear,
     VaswaniSinusoidalPositionalEmbedding,
 )
 

@@ -7,6 +7,7 @@ import torch
 from marian_twin import marian_twin
 
 from vaswani.evaluation import describe_decoding, encode_in_batches, evaluate, negative_log_likelihood
+from vaswani.models.int8_vaswani import kernel_problem
 from vaswani.models.trees_vaswani import linearize
 from vaswani.parsing.treebank import read_trees
 from vaswani.results import ParsingEvaluation, TranslationEvaluation
@@ -114,6 +115,8 @@ def test_the_decoding_is_named(model):
     assert describe_decoding(model, {"num_beams": 2, "max_new_tokens": 9}) == "beam 2, alpha 0.6, at most 9 tokens"
     assert describe_decoding(model, {"num_beams": 2, "length_penalty": 1.0}) == "beam 2, length_penalty 1.0"
     assert describe_decoding(marian_twin(model), {"num_beams": 2}) == "beam 2, length_penalty 1.0"
+    if kernel_problem() is None:
+        assert describe_decoding(model.quantize(), {}) == "greedy, int8"
 
 
 def test_parses_are_scored_as_trees_constrained_or_not(tmp_path):

@@ -1,9 +1,14 @@
+from pathlib import Path
+
 import pytest
 import torch
+from marian_twin import marian_twin
 from transformers import MarianConfig, MarianMTModel
 
 from vaswani import TranslationPipeline, translation
 from vaswani.errors import UserError
+from vaswani.models import int8_vaswani
+from vaswani.models.int8_vaswani import is_quantized, kernel_problem
 from vaswani.tokenization import train_tokenizer
 from vaswani.translation import _batches, load, translate
 
@@ -143,3 +148,36 @@ def test_models_and_tokenizers_that_do_not_fit_are_refused(model, tokenizer, ran
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="device='abacus' must be a device of this machine"):
         load(str(tmp_path), device="abacus")
+
+
+@pytest.fixture
+def folder(model, tokenizer, tmp_path):
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.skipif(kernel_problem() is not None, reason=str(kernel_problem()))
+def test_int8_is_made_at_load_and_the_folder_stays_as_it_is(folder, tokenizer, monkeypatch):
+    files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: "cuda")  # which int8 does not choose
+    model, _ = load(folder, dtype="int8")
+    assert is_quantized(model)
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == files
+    one_by_one, together = (translate(model, tokenizer, SENTENCES, max_batch_tokens=size) for size in (1, 1000))
+    assert together == one_by_one
+
+
+def test_where_int8_is_missing_float32_takes_its_place_and_a_warning_says_so(folder, monkeypatch, caplog):
+    monkeypatch.setattr(int8_vaswani, "kernel_problem", lambda: "no VNNI")
+    model, _ = load(folder, dtype="int8")
+    assert model.dtype == torch.float32
+    assert "int8 is not possible here: no VNNI; the model computes in float32 instead" in caplog.text
+
+
+def test_int8_is_refused_on_a_gpu_and_for_models_of_others(folder, model, tokenizer):
+    with pytest.raises(UserError, match=r"dtype='int8' does not go together with .*: int8 is for CPUs"):
+        load(folder, device="meta", dtype="int8")
+    marian_twin(model).save_pretrained(folder)
+    with pytest.raises(UserError, match="dtype='int8' is for Transformers of this library"):
+        load(folder, dtype="int8")
