@@ -1,11 +1,12 @@
 """Facts of the machine: its hardware, its cores, the versions of what is installed."""
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from vaswani.workers import usable_cores
 
 
 PACKAGES = ("vaswani", "torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu", "sacremoses")
@@ -28,8 +29,3 @@ def describe_hardware(device: torch.device) -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")] or names
     return f"{names[0]}, {usable_cores()} cores"
-
-
-def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

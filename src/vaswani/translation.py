@@ -5,6 +5,7 @@ The command line and the evaluations of training both translate by this.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from .models.decoding_vaswani import PAPERS_DECODING
 from .models.generation_vaswani import length_arguments, max_positions
 from .models.int8_vaswani import Int8IsMissing
 from .models.pipeline_vaswani import tokenizer_problem
+from .workers import choose_workers, run_tasks
 
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ INT8 = "int8"  # beside the types of torch, what `load` takes as `dtype`
 
 # If scores are asked for, generate() keeps the logits of all steps, so batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
+# Workers get no smaller shares of the sentences that are left: matrix products need rows.
+MIN_SHARE = 16
 
 
 class Hypothesis(NamedTuple):
@@ -120,6 +124,7 @@ def translate(
     on_batch: Callable[[int], object] = lambda translated: None,
     max_source_length: int | None = None,
     constraint: Callable[[Sequence[int]], LogitsProcessor] | None = None,
+    workers: int = 1,
     **generate_kwargs: Any,
 ) -> list[list[Hypothesis]]:
     """Translate sentences, the longest first.
@@ -141,6 +146,9 @@ def translate(
         positions has a limit of its own.
     constraint : callable or None, default=None
         Makes a logits processor for a batch, from the indices of its sentences.
+    workers : int, default=1
+        Processes that translate batches at the same time, sharing the memory of the model, which must be on a CPU
+        (Linux). Batches become smaller, so that all have work.
     **generate_kwargs
         As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
         paper (section 6.1).
@@ -153,8 +161,9 @@ def translate(
     Raises
     ------
     UserError
-        If ``generate()`` does not take what it was given.
+        If ``generate()`` does not take what it was given, or there cannot be so many workers.
     """
+    workers = choose_workers(workers, model.device)
     config = model.generation_config
     settings = {
         name: generate_kwargs.get(name) or getattr(config, name, None) or 1
@@ -167,14 +176,28 @@ def translate(
     encoded = dict(zip(indices, _encode(tokenizer, [sentences[index] for index in indices], limit), strict=True))
     on_batch(len(sentences) - len(indices))
     bytes_per_token = 4 * model.config.vocab_size * settings["num_beams"] if with_scores else 0
-    for batch in _batches({index: len(ids) for index, ids in encoded.items()}, max_batch_tokens, bytes_per_token):
-        inputs = tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt")
+    lengths = {index: len(ids) for index, ids in encoded.items()}
+    batches = list(_batches(lengths, max_batch_tokens, bytes_per_token, workers))
+
+    def padded(batch: Sequence[int]) -> Any:
+        return tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt").to(model.device)
+
+    def translate_batch(number: int) -> list[Hypothesis]:
+        batch = batches[number]
         given = generate_kwargs if constraint is None else generate_kwargs | {"logits_processor": [constraint(batch)]}
-        hypotheses = _generate(model, tokenizer, inputs.to(model.device), with_scores, given)
-        share = len(hypotheses) // len(batch)
-        for row, index in enumerate(batch):
-            results[index] = hypotheses[row * share : (row + 1) * share]
-        on_batch(len(batch))
+        return _generate(model, tokenizer, padded(batch), with_scores, given)
+
+    if workers > 1 and len(batches) > 1:
+        # What the model keeps from one call to the next is made here, so that the workers share it.
+        shortest = sorted(lengths, key=lambda index: lengths[index])[:MIN_SHARE]
+        _generate(model, tokenizer, padded(shortest), False, generate_kwargs | {"max_new_tokens": 1})
+    with closing(run_tasks(translate_batch, len(batches), workers)) as translated:
+        for number, hypotheses in translated:
+            batch = batches[number]
+            share = len(hypotheses) // len(batch)
+            for row, index in enumerate(batch):
+                results[index] = hypotheses[row * share : (row + 1) * share]
+            on_batch(len(batch))
     return results
 
 
@@ -194,8 +217,11 @@ def _encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit:
     return encoded
 
 
-def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int) -> Iterator[list[int]]:
-    """Yield batches of keys, the longest first, each within `max_tokens` and `MAX_SCORE_BYTES` or of one sentence."""
+def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int, workers: int = 1) -> Iterator[list[int]]:
+    """Yield batches of keys, the longest first, each within `max_tokens` and `MAX_SCORE_BYTES` or of one sentence.
+
+    The last ones become smaller, so that several workers end at about the same time.
+    """
     order = sorted(lengths, key=lambda index: -lengths[index])
     while order:
         longest = lengths[order[0]]
@@ -203,6 +229,9 @@ def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int) -> 
         if bytes_per_token:
             output_length = longest + PAPERS_DECODING["extra_target_tokens"]
             size = min(size, MAX_SCORE_BYTES // (bytes_per_token * output_length))
+        share = len(order) // workers
+        if workers > 1 and share >= MIN_SHARE:
+            size = min(size, share)
         yield order[: max(1, size)]
         order = order[max(1, size) :]
 

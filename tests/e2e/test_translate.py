@@ -1,17 +1,24 @@
 """`vaswani translate` as a user runs it: files and pipes, odd text, a kill in between."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tiny_run import ENVIRONMENT
 
+from vaswani import workers
 from vaswani.cli import main
 
 
 SECONDS = 300  # the longest wait for a process, far beyond what one needs on a busy machine
+NEEDS_TWO_CORES = pytest.mark.skipif(
+    not workers.CAN_FORK or workers.usable_cores() < 2, reason="two workers need two cores, and Linux"
+)
 COMMAND = [sys.executable, "-m", "vaswani", "translate"]
 ODD = ["one two three", "", "four\x85 \u2028one", "   ", "\U0001f600 two\x00\x1b", "ten nine\r", "\r", "\tthree"]
 
@@ -44,14 +51,16 @@ def test_a_line_in_is_a_line_out_whatever_it_holds(model, tmp_path, capfd):
     assert "sentences/s" in said.err
 
 
-def test_the_order_is_that_of_the_input_and_does_not_depend_on_batches_or_windows(model, numbers, tmp_path):
+def test_the_order_is_that_of_the_input_and_depends_on_nothing(model, numbers, tmp_path, monkeypatch):
     outputs = []
-    for flags in ((), ("--max_batch_tokens=50", "--read_ahead=7"), ("--num_beams=3", "--quiet")):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 3)
+    small, shared = ("--max_batch_tokens=50", "--read_ahead=7"), ("--workers=3", "--read_ahead=300")
+    for flags in (("--workers=1",), small, ("--num_beams=3", "--quiet"), shared):
         output = tmp_path / "out"
         assert main(["translate", "--model", model, "--input", str(numbers), "--output", str(output), *flags]) == 0
         outputs.append(output.read_text().split("\n"))
     sources = numbers.read_text().split("\n")
-    assert outputs[0] == outputs[1]
+    assert outputs[0] == outputs[1] == outputs[3]
     assert len(outputs[0]) == len(outputs[2]) == len(sources)
     assert [not line for line in outputs[0]] == [not line for line in sources]
     numbered = [len(line.split()) == len(there.split()) for line, there in zip(outputs[0], sources, strict=True)]
@@ -71,18 +80,10 @@ def test_n_best_lists_come_with_scores_and_in_order(model, tmp_path, capfd):
         assert len({text for _, text in rows[first : first + 3]}) == 3
 
 
-def start(model, numbers, output):
+def start(model, numbers, output, *more, lines=5):
     # Small windows and batches, so that it is still at work when the signal comes.
-    flags = [
-        "--model",
-        model,
-        "--input",
-        str(numbers),
-        "--output",
-        str(output),
-        "--read_ahead=5",
-        "--max_batch_tokens=9",
-    ]
+    flags = ["--model", model, "--input", str(numbers), "--output", str(output), *more]
+    flags += [f"--read_ahead={lines}", "--max_batch_tokens=9"]
     process = subprocess.Popen([*COMMAND, *flags], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + SECONDS
     while process.poll() is None and not (output.exists() and output.stat().st_size):
@@ -94,11 +95,12 @@ def start(model, numbers, output):
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_interrupted_it_leaves_whole_lines_and_resume_adds_the_others(number, model, numbers, tmp_path):
+@pytest.mark.parametrize("together", [1, pytest.param(2, marks=NEEDS_TWO_CORES)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_interrupted_it_leaves_whole_lines_and_resume_adds_the_others(number, together, model, numbers, tmp_path):
     whole, output = tmp_path / "whole", tmp_path / "out"
     assert main(["translate", "--model", model, "--input", str(numbers), "--output", str(whole), "--quiet"]) == 0
-    process = start(model, numbers, output)
+    process = start(model, numbers, output, f"--workers={together}")
     process.send_signal(number)
     _, said = process.communicate(timeout=SECONDS)
     if number == signal.SIGKILL:
@@ -118,6 +120,66 @@ def test_interrupted_it_leaves_whole_lines_and_resume_adds_the_others(number, mo
     assert output.read_bytes() == whole.read_bytes()
     assert main(again) == 0  # there is nothing left to do
     assert output.read_bytes() == whole.read_bytes()
+
+
+def workers_of(process):
+    """Return the workers of a command, which exist while it translates a window."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        pids = [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if parent_of(stat) == process.pid]
+        if len(pids) == 2:
+            return pids
+    raise AssertionError(f"there are no workers after {SECONDS} s")
+
+
+def parent_of(stat):
+    """Return the parent of a process; None if it has ended by now."""
+    try:
+        return int(stat.read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
+
+
+@NEEDS_TWO_CORES
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_worker_that_is_killed_is_named_and_nothing_is_lost(number, model, numbers, tmp_path):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    command = ["translate", "--model", model, "--input", str(numbers), "--quiet", "--output"]
+    assert main([*command, str(whole)]) == 0
+    process = start(model, numbers, output, "--workers=2", "--quiet", lines=150)
+    killed, other = workers_of(process)
+    os.kill(killed, number)
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    again = "the output holds whole lines; the same command with --resume does the others"
+    assert re.fullmatch(rf"error: worker [12] of 2 was ended by {number.name}: {again}\n", said)
+    assert not Path(f"/proc/{other}").exists()
+    left = output.read_bytes()
+    assert 150 <= left.count(b"\n") < 600
+    assert left.endswith(b"\n")
+    assert whole.read_bytes().startswith(left)
+    assert main([*command, str(output), "--resume", "--max_batch_tokens=200", "--workers=2"]) == 0
+    assert output.read_bytes() == whole.read_bytes()
+
+
+@NEEDS_TWO_CORES
+def test_killed_it_leaves_no_worker_behind(model, numbers, tmp_path):
+    process = start(model, numbers, tmp_path / "out", "--workers=2", lines=150)
+    pids = workers_of(process)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    deadline = time.monotonic() + SECONDS
+    while any(Path(f"/proc/{pid}").exists() and not is_zombie(pid) for pid in pids):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.01)
+
+
+def is_zombie(pid):
+    """Tell whether a process has ended, but nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def test_a_pipe_is_answered_while_it_stays_open(model):

@@ -39,8 +39,9 @@ from vaswani.scoring.protocols import check_language, moses_languages, suspicion
 from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses, require_equal, wrong_size
 from vaswani.scoring.significance import compare
 from vaswani.translation import load
+from vaswani.workers import choose_workers, describe_workers
 
-from .flags import add_batch_flag, add_decoding_flags, add_model_flags, at_least_one, decoding
+from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, at_least_one, decoding
 
 
 DEFAULT_LANGUAGE = "de"
@@ -79,6 +80,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--baseline_model", metavar="DIR_OR_HUB_ID", help="a model to compare with")
     add_decoding_flags(how)
     add_batch_flag(how)
+    add_workers_flag(how)
     add_model_flags(how)
     out = parser.add_argument_group("what becomes of it")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")
@@ -134,6 +136,8 @@ def check(options: argparse.Namespace) -> None:
         raise UserError("exactly one of model and hypothesis must be given: what is judged?")
     if options.baseline_hypothesis and options.baseline_model:
         raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
+    if options.workers is not None and not (options.model or options.baseline_model):
+        raise UserError(f"workers={options.workers} is for a model: a hypothesis has been written already")
     needs_source = options.reference and options.target_lang != TREES and (options.model or options.baseline_model)
     if needs_source and options.source is None:
         raise UserError("source is missing: a model needs something to translate")
@@ -205,6 +209,7 @@ def evaluate_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, options: argparse.Namespace
 ) -> tuple[Evaluation, list[str]]:
     """Evaluate a model on all pairs, however long."""
+    workers = announced_workers(model, options)
     return evaluate(
         model,
         tokenizer,
@@ -214,8 +219,16 @@ def evaluate_model(
         lowercase=options.lowercase,
         max_batch_tokens=options.max_batch_tokens,
         constrained=not options.unconstrained,
+        workers=workers,
         **decoding(options),
     )
+
+
+def announced_workers(model: PreTrainedModel, options: argparse.Namespace) -> int:
+    """Return the number of processes that translate with a model, and say who they are."""
+    workers = choose_workers(options.workers, model.device)
+    print(f"Translating with {describe_workers(workers, model)}", file=sys.stderr)
+    return workers
 
 
 def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evaluation, list[str]]:
@@ -244,8 +257,8 @@ def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str]
     if options.baseline_model is None:
         return None
     model, tokenizer = load(options.baseline_model, None, options.device, options.dtype)
-    sources = text.sources or []
-    return translate_all(model, tokenizer, sources, max_batch_tokens=options.max_batch_tokens, **decoding(options))
+    arguments = {"max_batch_tokens": options.max_batch_tokens, "workers": announced_workers(model, options)}
+    return translate_all(model, tokenizer, text.sources or [], **arguments, **decoding(options))
 
 
 def write(evaluation: Evaluation, destination: str | None) -> None:

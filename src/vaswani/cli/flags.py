@@ -63,6 +63,17 @@ def add_batch_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_workers_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag for the number of processes."""
+    parser.add_argument(
+        "--workers",
+        type=at_least_one,
+        metavar="N",
+        help="processes that share the model's memory and compute with one thread each, at most as many as there are "
+        "cores (default: one for each thread that PyTorch would use, such as OMP_NUM_THREADS says; 1 on a GPU)",
+    )
+
+
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Return the flags for ``generate()`` that were given."""
     names = ("num_beams", "length_penalty_alpha", "max_new_tokens")

@@ -4,12 +4,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tqdm.auto import tqdm
 
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted, Interruption
 from vaswani.text.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
+from vaswani.workers import WorkerEnded, describe_workers
 
 from .flags import at_least_one
 
@@ -39,6 +41,12 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
+def announce(doing: str, workers: int, model: Any, options: argparse.Namespace) -> None:
+    """Say who computes, unless that is not wanted."""
+    if not options.quiet:
+        print(f"{doing} with {describe_workers(workers, model)}", file=sys.stderr)
+
+
 def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, group: int = 1) -> int:
     """Turn all lines that the output does not hold yet into others, and return the exit status.
 
@@ -56,16 +64,19 @@ def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, gr
     Raises
     ------
     UserError
-        If a file cannot be read or written, or --resume does not fit the files.
+        If a file cannot be read or written, --resume does not fit the files, or a worker was killed.
     """
     if options.resume and options.output is None:
         raise UserError("--resume needs --output: it resumes after the lines that this file holds")
+    whole = "the output holds whole lines"
+    whole += "; the same command with --resume does the others" if options.output else ""
     try:
         with Interruption() as interruption:
             work_through(options, prepare, doing, group, interruption)
+    except WorkerEnded as error:
+        raise UserError(f"{error}: {whole}") from error
     except Interrupted as signal:
-        again = "; the same command with --resume does the others" if options.output else ""
-        print(f"\nEnded ({signal}): the output holds whole lines{again}", file=sys.stderr)
+        print(f"\nEnded ({signal}): {whole}", file=sys.stderr)
         return 128 + (signal.number or 0)
     except BrokenPipeError:  # whoever reads has had enough, as `head` has
         return 1

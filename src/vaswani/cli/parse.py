@@ -25,9 +25,10 @@ from vaswani.models.trees_vaswani import TREES, restore
 from vaswani.parsing.treebank import read_trees
 from vaswani.pictures.trees import draw_trees
 from vaswani.translation import load, translate
+from vaswani.workers import choose_workers
 
 from . import line_by_line
-from .flags import add_batch_flag, add_decoding_flags, add_model_flags, decoding
+from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, decoding
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gold", metavar="FILE", help="draw the first tree of this file beside it")
     add_decoding_flags(parser)
     add_batch_flag(parser)
+    add_workers_flag(parser)
     line_by_line.add_reading_flags(parser)
     add_model_flags(parser)
 
@@ -86,6 +88,8 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     if getattr(model.config, "target_lang", None) != TREES:
         raise UserError(f"model={options.model!r} must be a parser, whose target language is {TREES!r}")
+    workers = choose_workers(options.workers, model.device)
+    line_by_line.announce("Parsing", workers, model, options)
     gold = next(read_trees(options.gold)) if options.gold else None
     is_drawn = options.picture is None
 
@@ -106,6 +110,7 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
             max_batch_tokens=options.max_batch_tokens,
             on_batch=on_batch,
             constraint=None if options.unconstrained else legal,
+            workers=workers,
             **decoding(options),
         )
         trees = [

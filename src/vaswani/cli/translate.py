@@ -11,6 +11,9 @@ is UTF-8.
 Lines are read ahead, sorted by length, translated in batches of --max_batch_tokens and written in order. Lines from
 a pipe are translated as soon as they arrive, so that it may be endless, or somebody who types.
 
+On a CPU the batches are shared out to --workers, processes that share the model's memory; a single batch is translated
+by all cores together.
+
 After a signal or kill -9 the output holds whole lines; the same command with --resume translates the others.
 """
 
@@ -22,9 +25,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
 from vaswani.translation import Hypothesis, load, translate
+from vaswani.workers import choose_workers
 
 from . import line_by_line
-from .flags import add_batch_flag, add_decoding_flags, add_model_flags, at_least_one, decoding
+from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, at_least_one, decoding
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     line_by_line.add_file_flags(parser, "translate")
     add_decoding_flags(parser)
     add_batch_flag(parser)
+    add_workers_flag(parser)
     parser.add_argument(
         "--n_best",
         type=at_least_one,
@@ -60,6 +65,8 @@ def translator(options: argparse.Namespace) -> line_by_line.Work:
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     arguments = decoding(options) | ({} if options.n_best is None else {"num_return_sequences": options.n_best})
     check_n_best(model, arguments)
+    workers = choose_workers(options.workers, model.device)
+    line_by_line.announce("Translating", workers, model, options)
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         translations = translate(
@@ -69,6 +76,7 @@ def translator(options: argparse.Namespace) -> line_by_line.Work:
             max_batch_tokens=options.max_batch_tokens,
             with_scores=options.scores,
             on_batch=on_batch,
+            workers=workers,
             **arguments,
         )
         return [line for hypotheses in translations for line in as_lines(hypotheses)]

@@ -1,4 +1,3 @@
-import os
 from importlib.metadata import version
 
 import torch
@@ -16,14 +15,6 @@ def test_a_cpu_is_named_with_the_cores_that_may_be_used(monkeypatch):
     described = machine.describe_hardware(torch.device("cpu"))
     assert described.endswith(", 3 cores")
     assert len(described) > len(", 3 cores")
-
-
-def test_only_the_cores_that_this_process_may_use_count(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5}, raising=False)
-    assert machine.usable_cores() == 2
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert machine.usable_cores() == 1
 
 
 def test_a_package_need_not_be_installed():

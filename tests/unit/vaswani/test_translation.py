@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 from marian_twin import marian_twin
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, SuppressTokensLogitsProcessor
 
-from vaswani import TranslationPipeline, translation
+from vaswani import TranslationPipeline, translation, workers
 from vaswani.errors import UserError
 from vaswani.models import int8_vaswani
 from vaswani.models.int8_vaswani import is_quantized, kernel_problem
@@ -113,6 +113,47 @@ def test_scores_of_a_batch_fit_into_memory(monkeypatch):
     # Of 5 tokens and 50 more, two sentences fit; of 6 tokens only one does.
     assert list(_batches(dict.fromkeys(range(5), 5), 100, bytes_per_token=8)) == [[0, 1], [2, 3], [4]]
     assert list(_batches(dict.fromkeys(range(2), 6), 100, bytes_per_token=8)) == [[0], [1]]
+
+
+def test_several_workers_get_about_the_same_and_none_too_little(monkeypatch):
+    monkeypatch.setattr(translation, "MIN_SHARE", 2)
+    sizes = [len(batch) for batch in _batches(dict.fromkeys(range(14), 5), 1000, 0, workers=2)]
+    assert sizes == [7, 3, 2, 2]
+    assert [len(batch) for batch in _batches(dict.fromkeys(range(3), 5), 1000, 0, workers=2)] == [3]
+    assert max(len(batch) for batch in _batches(dict.fromkeys(range(14), 5), 20, 0, workers=2)) == 4
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_workers_translate_as_one_does(model, tokenizer, num_beams, monkeypatch):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 3)
+    monkeypatch.setattr(translation, "MIN_SHARE", 1)
+    given = {"max_new_tokens": 9, "num_beams": num_beams, "with_scores": True, "num_return_sequences": num_beams}
+    sentences, counts = [*SENTENCES, "six", "five four"], []
+    given["constraint"] = lambda batch: SuppressTokensLogitsProcessor([len(batch)])
+    alone = translate(model, tokenizer, sentences, max_batch_tokens=1, **given)
+    shared = translate(model, tokenizer, sentences, max_batch_tokens=1, workers=3, on_batch=counts.append, **given)
+    assert [[one.text for one in row] for row in shared] == [[one.text for one in row] for row in alone]
+    scores = [[one.score for row in rows for one in row] for rows in (shared, alone)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+    assert counts == [2, 1, 1, 1, 1, 1, 1]
+
+
+def test_what_a_model_keeps_between_calls_is_made_before_there_are_workers(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    monkeypatch.setattr(translation, "MIN_SHARE", 1)
+    calls = []
+    model.generate = lambda **given: calls.append(given) or type(model).generate(model, **given)
+    translate(model, tokenizer, SENTENCES, workers=2)
+    [given] = calls  # the others were the workers'
+    assert (given["max_new_tokens"], len(given["input_ids"])) == (1, 1)
+    translate(model, tokenizer, ["one"], workers=2)
+    assert len(calls) == 2  # a single batch is translated at once, here
+
+
+def test_more_workers_than_cores_are_refused(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    with pytest.raises(UserError, match="workers=3 must be at most 2"):
+        translate(model, tokenizer, [], workers=3)
 
 
 def test_what_generate_does_not_take_is_said_in_a_sentence(model, tokenizer):

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import ModelCard
 from small_parser import SENTENCES, TREES, save_parser
 
-from vaswani import cli
+from vaswani import cli, workers
 from vaswani.errors import UserError
 from vaswani.parsing.treebank import read_trees
 from vaswani.scoring.protocols import score
@@ -130,6 +130,10 @@ def test_warnings_come_before_the_scores(files, tmp_path, capsys):
             ["--hypothesis", "good.de", "--reference", "test.de", "--num_beams", "0"],
             "argument --num_beams: '0' must be",
         ),
+        (
+            ["--hypothesis", "good.de", "--reference", "test.de", "--workers", "1"],
+            "workers=1 is for a model: a hypothesis has been written already",
+        ),
     ],
 )
 def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files, tmp_path):
@@ -138,6 +142,25 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files
     with pytest.raises(UserError) as refused:
         evaluate(flags)
     assert str(refused.value).startswith(sentence)
+
+
+def test_workers_translate_what_is_scored(model, tokenizer, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "5", "--json"]
+    flags += ["--baseline_model", "model", "--no_record"]
+    rows, said = [], []
+    for number in ("1", "2"):
+        evaluate([*flags, "--workers", number])
+        captured = capsys.readouterr()
+        rows.append(json.loads(captured.out) | {"seconds": None})
+        said.append(captured.err)
+    assert rows[0] == rows[1]
+    assert said[0].count("Translating with 1 worker of ") == 2
+    assert said[1].count("Translating with 2 workers of 1 thread each, float32, cpu\n") == 2
+    with pytest.raises(UserError, match="workers=3 must be at most 2"):
+        evaluate([*flags, "--workers", "3"])
 
 
 @pytest.fixture

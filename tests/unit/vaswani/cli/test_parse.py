@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small_parser import TREES, save_parser
 
-from vaswani import cli
+from vaswani import cli, workers
 from vaswani.models.parsing_vaswani import divide
 from vaswani.parsing.treebank import read_trees
 
@@ -38,6 +38,17 @@ def test_a_line_in_is_a_tree_out_over_its_words(flags):
     first, empty, last = parse(*flags)
     assert empty == ""
     assert [words_of(first), words_of(last)] == [divide(LINES[0]), divide(LINES[2])]
+
+
+def test_workers_parse_as_one_does(monkeypatch, capsys):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    alone = parse("--workers", "1")
+    assert parse("--workers", "2", "--max_batch_tokens", "1") == alone
+    Path("in").write_text("the_XYZ\n" * 2)
+    assert parse("--workers", "2", "--input_form", "tagged", "--max_batch_tokens", "1", status=1) == []
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
 
 
 def test_flags_reach_the_search():

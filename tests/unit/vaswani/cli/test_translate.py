@@ -4,6 +4,7 @@ tests/e2e/test_translate.py has the tests of whole processes, pipes and kills.
 """
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 import vaswani.cli.translate as command
-from vaswani import cli
+from vaswani import VaswaniForConditionalGeneration, cli, translation, workers
 from vaswani.tokenization import train_tokenizer
 
 
@@ -42,6 +43,12 @@ def calls(monkeypatch):
     original = command.translate
     monkeypatch.setattr(command, "translate", translate)
     return recorded
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
 @pytest.fixture
@@ -144,15 +151,15 @@ def test_lines_are_read_ahead_as_many_as_asked(flags, sizes, calls):
     assert [sentence for call in calls for sentence in call["sentences"]] == SENTENCES
 
 
-def test_flags_reach_the_translation_and_what_is_not_given_is_left_to_the_model(calls):
+def test_flags_reach_the_translation_and_what_is_not_given_is_left_to_the_model(calls, two_cores):
     flags = ["--num_beams", "2", "--length_penalty_alpha", "0", "--max_new_tokens", "4", "--max_batch_tokens", "9"]
-    translate(*flags, "--n_best", "2", "--scores", "--dtype", "bfloat16", "--device", "cpu")
+    translate(*flags, "--n_best", "2", "--scores", "--dtype", "bfloat16", "--device", "cpu", "--workers", "1")
     assert cli.main(["translate", "--model", "model", "--input", "in", "--output", "out", "--quiet"]) == 0
     given, default = ({name: value for name, value in call.items() if name != "on_batch"} for call in calls)
     assert (given.pop("model").dtype, default.pop("model").dtype) == (torch.bfloat16, torch.float32)
     decoding = {"num_beams": 2, "length_penalty_alpha": 0.0, "max_new_tokens": 4, "num_return_sequences": 2}
-    assert given == {"sentences": SENTENCES, "max_batch_tokens": 9, "with_scores": True, **decoding}
-    assert default == {"sentences": SENTENCES, "max_batch_tokens": 4096, "with_scores": False}
+    assert given == {"sentences": SENTENCES, "max_batch_tokens": 9, "with_scores": True, "workers": 1, **decoding}
+    assert default == {"sentences": SENTENCES, "max_batch_tokens": 4096, "with_scores": False, "workers": 2}
 
 
 def test_a_tokenizer_may_lie_elsewhere():
@@ -228,3 +235,49 @@ def test_progress_counts_the_lines_that_are_there_already(capsys):
     assert "Translating: 100% 5/5 [" in said
     translate()
     assert capsys.readouterr().err == ""
+
+
+def test_workers_write_the_same_and_it_is_said_who_they_are(two_cores, capsys):
+    write_lines("in", SENTENCES * 8)
+    alone = translate("--workers", "1", "--n_best", "2")
+    flags = [*DECODING, "--max_batch_tokens", "50", "--n_best", "2", "--output", "out"]
+    assert cli.main(["translate", "--model", "model", "--input", "in", *flags]) == 0
+    assert Path("out").read_text() == "".join(alone)
+    said = capsys.readouterr().err
+    assert said.startswith("Translating with 2 workers of 1 thread each, float32, cpu\n")
+    assert "100% 40/40 [" in said
+
+
+def test_more_workers_than_cores_are_refused(two_cores, capsys):
+    translate("--workers", "3", status=1)
+    assert capsys.readouterr().err == "error: workers=3 must be at most 2, the number of cores that can be used\n"
+
+
+def test_an_error_in_a_worker_is_the_same_sentence(two_cores, monkeypatch, capsys):
+    def generate(*_, **given):
+        if given["max_new_tokens"] > 1:  # not the call that is made before there are workers
+            raise ValueError("this cannot be")
+        return torch.zeros(1, 1, dtype=torch.long)
+
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "generate", generate)
+    for number in ("1", "2"):
+        assert translate("--workers", number, status=1) == []
+        assert capsys.readouterr().err == "error: this cannot be\n"
+
+
+def test_a_killed_worker_is_named_and_the_output_resumes(two_cores, monkeypatch, capsys):
+    write_lines("in", SENTENCES * 2)
+    whole = translate("--workers", "1", output="whole")
+    generate, parent = translation._generate, os.getpid()
+
+    def kill(*given):
+        if os.getpid() != parent and Path("out").stat().st_size:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return generate(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(translation, "_generate", kill)
+        assert translate("--workers", "2", "--read_ahead", "5", status=1) == whole[:5]
+    again = "the output holds whole lines; the same command with --resume does the others"
+    assert re.fullmatch(f"error: worker [12] of 2 was ended by SIGKILL: {again}\n", capsys.readouterr().err)
+    assert translate("--workers", "2", "--resume") == whole

@@ -1,0 +1,223 @@
+"""Processes that share the memory of this one: forked for a list of tasks, so that a model's weights exist once.
+
+Each computes with one thread of PyTorch: the threads of OpenMP do not survive a fork, and who waits for them waits for
+ever.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+import torch
+
+from .errors import UserError
+from .models.int8_vaswani import is_quantized
+
+
+Result = TypeVar("Result")
+
+CAN_FORK = sys.platform == "linux"  # Windows cannot, and libraries of macOS fail in a process that was forked
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class WorkerEnded(UserError):
+    """A worker was killed, or ended in another way before its work was done."""
+
+
+def usable_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_workers(wanted: int | None, device: torch.device) -> int:
+    """Return the number of workers: the one that is wanted, or one for each thread that PyTorch would use on a CPU.
+
+    Raises
+    ------
+    UserError
+        If it is more than one where nothing can be forked, on a GPU, or more than there are cores.
+    """
+    can_share = CAN_FORK and device.type == "cpu"
+    if wanted is None:
+        return min(torch.get_num_threads(), usable_cores()) if can_share else 1
+    if wanted > 1 and not can_share:
+        where = f"device {device}, platform {sys.platform}"
+        raise UserError(f"workers={wanted} must be 1 here ({where}): more share the memory of a CPU, on Linux")
+    if wanted > usable_cores():
+        raise UserError(f"workers={wanted} must be at most {usable_cores()}, the number of cores that can be used")
+    return wanted
+
+
+def describe_workers(workers: int, model: Any) -> str:
+    """Say who computes and how, such as "2 workers of 1 thread each, bfloat16, cpu"."""
+    threads = f" of {torch.get_num_threads()} thread(s)" if model.device.type == "cpu" else ""
+    who = f"{workers} workers of 1 thread each" if workers > 1 else f"1 worker{threads}"
+    precision = "int8" if is_quantized(model) else str(model.dtype).removeprefix("torch.")
+    return f"{who}, {precision}, {model.device}"
+
+
+def run_tasks(
+    function: Callable[[int], Result], tasks: int, workers: int
+) -> Generator[tuple[int, Result], None, None]:
+    """Yield (task, function(task)) for the tasks 0, 1, ..., begun in this order, as they are done.
+
+    A single worker, or a single task, is this process itself. Others end when the generator is closed, and when this
+    process ends, however it does.
+
+    Parameters
+    ----------
+    function : callable
+        What it returns is pickled on its way here. What it changes is forgotten.
+    tasks, workers : int
+        How many.
+
+    Raises
+    ------
+    UserError
+        As `function` raised it.
+    WorkerEnded
+        Naming the worker and what ended it.
+    RuntimeError
+        With the traceback of anything else that `function` raised.
+    """
+    if min(tasks, workers) <= 1:
+        yield from ((task, function(task)) for task in range(tasks))
+        return
+    waiting = iter(range(tasks))
+    with _started(function, min(tasks, workers)) as ready:
+        busy: set[Worker] = set()
+        while True:
+            for worker, task in zip(ready, waiting, strict=False):
+                worker.give(task)
+                busy.add(worker)
+            if not busy:
+                return
+            ready = [worker for worker in wait(busy) if isinstance(worker, Worker)]
+            for worker in ready:
+                busy.remove(worker)
+                yield worker.take()
+
+
+class Worker:
+    """A process that does tasks, seen from the one that gives them.
+
+    Parameters
+    ----------
+    name : str
+        Such as "worker 1 of 2".
+    process : BaseProcess
+    connection : Connection
+        Through which tasks go and results come.
+    """
+
+    def __init__(self, name: str, process: BaseProcess, connection: Connection):
+        self.name = name
+        self.process = process
+        self.connection = connection
+
+    def fileno(self) -> int:
+        """Return what `wait` waits for."""
+        return self.connection.fileno()
+
+    def give(self, task: int) -> None:
+        """Hand it a task."""
+        with self._noticed():
+            self.connection.send(task)
+
+    def take(self) -> tuple[int, Any]:
+        """Return the task that it has done, and the result."""
+        with self._noticed():
+            task, result, error = self.connection.recv()
+        if error is not None:
+            raise error
+        return task, result
+
+    @contextmanager
+    def _noticed(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            self.process.join()
+            status = self.process.exitcode or 0
+            cause = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            raise WorkerEnded(f"{self.name} {cause}") from error
+
+
+@contextmanager
+def _started(function: Callable[[int], Any], workers: int) -> Generator[list[Worker], None, None]:
+    """Fork workers, and kill them at the end of the block."""
+    fork = multiprocessing.get_context("fork")
+    seed = int(torch.randint(2**62, ()))
+    # Of this pipe nothing but our end can be written to. It closes when we end, by whatever signal: a worker that can
+    # read its end knows that it is alone.
+    readable, ours = os.pipe()
+    started: list[Worker] = []
+    try:
+        for number in range(1, workers + 1):
+            name = f"worker {number} of {workers}"
+            here, there = fork.Pipe()
+            process = fork.Process(target=_serve, args=(name, function, seed, there, readable, ours), daemon=True)
+            with _forking():
+                process.start()
+            there.close()
+            started.append(Worker(name, process, here))
+        yield started
+    finally:
+        os.close(ours)
+        os.close(readable)
+        for worker in started:
+            worker.process.kill()
+            worker.process.join()
+            worker.connection.close()
+
+
+@contextmanager
+def _forking() -> Generator[None, None, None]:
+    """Keep our signals from a process that has just begun, and the tokenizers' threads, which it does not have."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which we take care of
+            yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _serve(
+    name: str, function: Callable[[int], Any], seed: int, connection: Connection, readable: int, parents: int
+) -> None:
+    """Do tasks until the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal: the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+    os.close(parents)
+    threading.Thread(target=lambda: os.read(readable, 1) or os._exit(1), daemon=True).start()
+    torch.set_num_threads(1)
+    while True:
+        task = connection.recv()
+        torch.manual_seed(seed + task)  # whichever worker does it; samples of two tasks differ
+        connection.send((task, *_outcome(name, function, task)))
+
+
+def _outcome(name: str, function: Callable[[int], Result], task: int) -> tuple[Result | None, Exception | None]:
+    try:
+        return function(task), None
+    except UserError as error:
+        return None, UserError(str(error))
+    except Exception:
+        return None, RuntimeError(f"in {name}:\n{traceback.format_exc()}")
