@@ -19,6 +19,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from .allowed_tokens_vaswani import AllowedTokens
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings
 from .search_vaswani import DecoderState, Scorer, SearchState, beam_search, greedy_search, with_ends_forced_at
 
@@ -91,7 +92,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix)
         search = choose_search(settings)
         if search is not None:
-            only_bans = not kwargs.get("logits_processor")
+            only_bans = all(type(given) is AllowedTokens for given in kwargs.get("logits_processor") or [])
             kwargs |= self._encoded(inputs, kwargs)
             kwargs["custom_generate"] = functools.partial(run_search, search=search, extra=extra, only_bans=only_bans)
         for name in ("length_penalty_alpha", "extra_target_tokens"):
@@ -148,6 +149,9 @@ def run_search(
     if extra is not None:
         limit = torch.minimum(limit, source_lengths(model_kwargs)[::num_beams].to(limit) + extra)
         logits_processor = with_ends_forced_at(limit, logits_processor, length, num_beams)
+    for processor in logits_processor:
+        if isinstance(processor, AllowedTokens):
+            processor.check(model.config.vocab_size)
     scorer = Scorer(logits_processor, generation_config, input_ids, only_bans)
     return search(SearchState(model.decoder_state(num_beams, model_kwargs), scorer, limit, num_beams))
 
@@ -216,6 +220,7 @@ class ModelState:
         self.model, self.model_kwargs = model, model_kwargs
         self.input_ids: torch.Tensor | None = None  # (R, T) of all sentences
         self.selected: torch.Tensor | None = None  # (B',) sentences not dropped; None where none is
+        self.output_ids: torch.Tensor | None = None  # (N,) tokens whose logits are asked for; None where all are
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
         """Append (B', K, T) tokens to the hypotheses of (B', K) `parents`; return the logits of the next one."""
@@ -239,11 +244,16 @@ class ModelState:
             outputs, self.model_kwargs, is_encoder_decoder=True
         )
         logits = outputs.logits[:, -1].to(tokens.device)  # (R, V)
+        logits = logits if self.output_ids is None else logits[:, self.output_ids]
         return logits if self.selected is None else logits.unflatten(0, (-1, num_beams))[self.selected].flatten(0, 1)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Return the logits of the (B',) sentences alone."""
         self.selected = sentences if self.selected is None else self.selected[sentences]
+
+    def cut_output(self, ids: torch.Tensor) -> None:
+        """Return the logits of the tokens with these (N,) ids alone."""
+        self.output_ids = ids
 
     def _with_dropped(
         self, tokens: torch.Tensor, parents: torch.Tensor | None

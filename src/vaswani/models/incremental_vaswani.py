@@ -18,7 +18,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .encoding_vaswani import source_keys_and_values
-from .packing_vaswani import projection
+from .packing_vaswani import projection, rows_of
 
 
 # A full cache grows by a quarter. All copies of a decoding then add up to at most four times the final cache, and at
@@ -242,6 +242,11 @@ class IncrementalState:
         for layer in self.layers:
             layer.select(sentences)
         self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
+
+    def cut_output(self, ids: torch.Tensor) -> None:
+        """Compute from now on the logits of the tokens with these (N,) ids alone."""
+        cut = rows_of(self.lm_head, ids.to(self.logits.device))
+        self.project_to_vocabulary = projection(cut, "weight", [cut])
 
     def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
         """Append (B, K) tokens; return the decoder's (R, D) output."""

@@ -49,6 +49,10 @@ class Int8Linear(nn.Module):
             raise ValueError("a model in int8 cannot be trained: load it again, and leave quantize() out")
         return super().train(mode)
 
+    def rows_of(self, ids: torch.Tensor) -> "Int8Linear":
+        """Return a layer that computes the outputs with these (N,) ids alone."""
+        return Int8Linear(self.weight[ids], self.scales[ids], None if self.bias is None else self.bias[ids])
+
     @staticmethod
     def side_by_side(owner: nn.Module, name: str, layers: Sequence["Int8Linear"]) -> Projection:
         """Return the function that does the work of several layers: see `packing_vaswani.projection`."""

@@ -58,6 +58,17 @@ def side_by_side(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tenso
     return torch.cat(weights), torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in pairs])
 
 
+def rows_of(layer: Any, ids: torch.Tensor) -> Any:
+    """Return a linear layer that computes the outputs with these (N,) ids alone."""
+    if hasattr(layer, "rows_of"):
+        return layer.rows_of(ids)
+    weight, bias = layer.weight, layer.bias
+    cut = nn.Linear(weight.shape[1], len(ids), bias=bias is not None, device="meta")
+    cut.weight = nn.Parameter(weight[ids], requires_grad=False)
+    cut.bias = None if bias is None else nn.Parameter(bias[ids], requires_grad=False)
+    return cut
+
+
 def can_be_packed(weight: torch.Tensor) -> bool:
     """Tell whether oneDNN multiplies by weights of this kind, and can use one that was rearranged once."""
     if weight.dtype is not torch.bfloat16 or weight.device.type != "cpu":
@@ -89,4 +100,4 @@ def fingerprint(weight: torch.Tensor) -> Hashable:
     return weight.data_ptr(), version, weight.dtype, weight.device, tuple(sample.view(torch.uint8).tolist())
 
 
-__all__ = ["Projection", "kept", "projection"]
+__all__ = ["Projection", "kept", "projection", "rows_of"]

@@ -20,6 +20,8 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
+from .allowed_tokens_vaswani import AllowedTokens, normalized
+
 
 # The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
@@ -59,6 +61,10 @@ class DecoderState(Protocol):
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the sentences that (B',) indices name: from now on B is B'."""
+        ...
+
+    def cut_output(self, ids: torch.Tensor) -> None:
+        """Return from now on (R, N) logits: of the tokens with these (N,) ids alone. Called before the first step."""
         ...
 
 
@@ -194,7 +200,12 @@ class Scorer:
     prefix : Tensor of shape (R, P)
         The tokens before the generated ones.
     only_bans : bool
-        Whether all processors come from the settings, none from the call.
+        Whether all processors come from the settings, none from the call, except `AllowedTokens`.
+
+    Attributes
+    ----------
+    allowed : Tensor of shape (N,), or None
+        The ids of the tokens whose logits it is given, in ascending order; None if it is given all.
     """
 
     def __init__(
@@ -207,7 +218,10 @@ class Scorer:
         self.logits: list | None = [] if dictionary and config.output_logits else None
         # Otherwise every step needs the whole vocabulary's probabilities, and all sentences.
         self.is_plain = only_bans and self.scores is None and self.logits is None
-        self.is_plain = self.is_plain and all(type(processor) in BANS for processor in processors)
+        others = [processor for processor in processors if type(processor) not in BANS]
+        is_cut = len(others) == 1 and type(others[0]) is AllowedTokens
+        self.is_plain = self.is_plain and (not others or is_cut)
+        self.allowed = others[0].ids.to(prefix.device) if self.is_plain and is_cut else None
         self.probabilities = prefix.new_empty(0, dtype=torch.float32)
         eos_token_ids = config._eos_token_tensor
         self.eos_token_ids = prefix.new_empty(0) if eos_token_ids is None else eos_token_ids.to(prefix.device)
@@ -219,6 +233,9 @@ class Scorer:
         count = min(count, logits.shape[-1])
         if not self.is_plain:
             return largest(self._process(logits, tokens, log_probs=True), count)
+        if self.allowed is not None:
+            log_probs, columns = largest(normalized(self._ban(logits, tokens).float()), count)
+            return log_probs, self.allowed[columns]
         # log P(y) = logit(y) - logit(best) + log P(best): no pass over the vocabulary except the softmax's own.
         self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
         torch.softmax(logits, -1, out=self.probabilities)
@@ -229,13 +246,16 @@ class Scorer:
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the ids, (R,), of the tokens that continue the (R, T) tokens best."""
         scores = self._ban(logits, tokens) if self.is_plain else self._process(logits, tokens, log_probs=False)
-        return largest(scores, 1)[1][:, 0]
+        best = largest(scores, 1)[1][:, 0]
+        return best if self.allowed is None else self.allowed[best]
 
     def _ban(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         banned = list(self.config.suppress_tokens or [])
         length = self.prefix.shape[1] + tokens.shape[1]
         if length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0):
             banned += self.eos_token_ids.tolist()
+        if self.allowed is not None:
+            banned = torch.isin(self.allowed, self.allowed.new_tensor(banned)).nonzero()[:, 0]
         logits[:, banned] = -math.inf
         return logits
 
@@ -266,6 +286,8 @@ class SearchState:
 
     def __init__(self, decoder: DecoderState, scorer: Scorer, limit: torch.Tensor, num_beams: int):
         self.decoder, self.scorer, self.limit, self.num_beams = decoder, scorer, limit, num_beams
+        if scorer.allowed is not None:
+            decoder.cut_output(scorer.allowed)
         self.prefix = scorer.prefix[::num_beams]  # (B, P)
         self.is_active = torch.ones_like(limit, dtype=torch.bool)
         self.num_active = len(limit)

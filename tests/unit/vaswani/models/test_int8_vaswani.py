@@ -43,6 +43,12 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
     assert torch.equal(layer(states)[0], layer(states[:1])[0])
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_some_outputs_are_those_of_all(bias):
+    layer, ids, states = int8_linear(nn.Linear(64, 48, bias=bias)), torch.tensor([3, 4, 40]), torch.randn(2, 64)
+    assert torch.equal(layer.rows_of(ids)(states), layer(states)[:, ids])
+
+
 def test_rounding_is_to_the_nearest_of_255_steps():
     states = torch.tensor([[127.0, 0.4, -0.6, -127.0], [0.0, 0.0, 0.0, 0.0]])
     rows, scales = quantize_rows(states)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vaswani.models import packing_vaswani
-from vaswani.models.packing_vaswani import KEPT, can_be_packed, fingerprint, kept, projection
+from vaswani.models.packing_vaswani import KEPT, can_be_packed, fingerprint, kept, projection, rows_of
 
 
 BFLOAT16 = can_be_packed(torch.zeros(1, 1, dtype=torch.bfloat16))
@@ -132,3 +132,11 @@ def test_a_fingerprint_tells_weights_apart():
     with torch.inference_mode():
         assert fingerprint(torch.ones(3)) != fingerprint(torch.zeros(3))
     assert fingerprint(torch.full((2,), torch.nan))[-1] == fingerprint(torch.full((2,), torch.nan))[-1]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_some_outputs_are_those_of_all(dtype, bias):
+    layer, ids, states = nn.Linear(8, 30, bias=bias).to(dtype), torch.tensor([3, 4, 29]), torch.randn(2, 8, dtype=dtype)
+    cut = rows_of(layer, ids)
+    torch.testing.assert_close(projection(cut, "weight", [cut])(states), layer(states)[:, ids])
