@@ -161,7 +161,7 @@ def evaluate(
         judge(text, outputs, target_lang, lowercase),
         nll=round(nll, 4),
         perplexity=round(math.exp(min(nll, 100.0)), 3),
-        decoding=describe_decoding(model, kwargs) + (", trees only" if "constraint" in kwargs else ""),
+        decoding=describe_decoding(model, kwargs),
         truncated_sources=truncated,
         seconds=round(time.perf_counter() - started, 1),
     )
@@ -190,7 +190,7 @@ def judge(
 
 
 def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
-    """Name the search that `generate()` does with the arguments that are given, such as "beam 4, alpha 0.6"."""
+    """Name the search that `translate` does with the arguments that are given, such as "beam 4, alpha 0.6"."""
     defaults = model.generation_config
     settings = {name: given.get(name, getattr(defaults, name, None)) for name in ("do_sample", "length_penalty")}
     asked = DecodingSettings.read(given, None, defaults)
@@ -205,4 +205,5 @@ def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
         words.append(f"at most {given['max_new_tokens']} tokens")
     if is_quantized(model):
         words.append("int8")
+    words += [word for name, word in (("constraint", "trees only"), ("shortlist", "shortlist")) if given.get(name)]
     return ", ".join(words)

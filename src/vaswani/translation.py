@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from .errors import UserError
+from .models.allowed_tokens_vaswani import AllowedTokens
 from .models.decoding_vaswani import PAPERS_DECODING
 from .models.generation_vaswani import length_arguments, max_positions
 from .models.int8_vaswani import Int8IsMissing
@@ -125,6 +126,7 @@ def translate(
     max_source_length: int | None = None,
     constraint: Callable[[Sequence[int]], LogitsProcessor] | None = None,
     workers: int = 1,
+    shortlist: Callable[[Sequence[Sequence[int]]], torch.Tensor] | None = None,
     **generate_kwargs: Any,
 ) -> list[list[Hypothesis]]:
     """Translate sentences, the longest first.
@@ -149,6 +151,9 @@ def translate(
     workers : int, default=1
         Processes that translate batches at the same time, sharing the memory of the model, which must be on a CPU
         (Linux). Batches become smaller, so that all have work.
+    shortlist : callable or None, default=None
+        Tells which tokens the translations of a batch may be made of, from the ids of its sentences:
+        `Shortlist.allowed`.
     **generate_kwargs
         As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
         paper (section 6.1).
@@ -184,7 +189,10 @@ def translate(
 
     def translate_batch(number: int) -> list[Hypothesis]:
         batch = batches[number]
-        given = generate_kwargs if constraint is None else generate_kwargs | {"logits_processor": [constraint(batch)]}
+        processors = [] if constraint is None else [constraint(batch)]
+        if shortlist is not None:
+            processors.append(AllowedTokens(shortlist([encoded[index] for index in batch])))
+        given = generate_kwargs | ({"logits_processor": processors} if processors else {})
         return _generate(model, tokenizer, padded(batch), with_scores, given)
 
     if workers > 1 and len(batches) > 1:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,25 @@ def test_n_best_lists_come_with_scores_and_in_order(model, tmp_path, capfd):
         scores = [float(score) for score, _ in rows[first : first + 3]]
         assert scores == sorted(scores, reverse=True)
         assert len({text for _, text in rows[first : first + 3]}) == 3
+
+
+def test_with_a_shortlist_of_the_training_text_a_model_says_the_same(model, corpus, numbers, tmp_path, capfd):
+    shutil.copytree(model, tmp_path / "model")
+    pairs = [line.split("\t") for line in (corpus / "train.tsv").read_text(encoding="utf-8").splitlines()]
+    for side, name in enumerate(("train.en", "train.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    text = ["--source", str(tmp_path / "train.en"), "--target", str(tmp_path / "train.de")]
+    assert main(["shortlist", "--model", str(tmp_path / "model"), *text, "--per_source=8", "--frequent=8"]) == 0
+    said = capfd.readouterr().err
+    assert "Aligning: 100%" in said
+    assert float(said.split("% of the target tokens")[0].split()[-1]) > 99
+    flags = ["--model", str(tmp_path / "model"), "--input", str(numbers), "--quiet", "--max_batch_tokens=8"]
+    lines = []
+    for given in ([], ["--shortlist"]):
+        assert main(["translate", *flags, *given, "--output", str(tmp_path / "out")]) == 0
+        lines.append((tmp_path / "out").read_text(encoding="utf-8").splitlines())
+    equal = sum(one == other for one, other in zip(*lines, strict=True))
+    assert equal >= 0.99 * len(lines[0])
 
 
 def start(model, numbers, output, *more, lines=5):

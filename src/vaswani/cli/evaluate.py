@@ -38,10 +38,19 @@ from vaswani.scoring import references
 from vaswani.scoring.protocols import check_language, moses_languages, suspicions
 from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses, require_equal, wrong_size
 from vaswani.scoring.significance import compare
+from vaswani.shortlists.shortlist import Shortlist
 from vaswani.translation import load
 from vaswani.workers import choose_workers, describe_workers
 
-from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, at_least_one, decoding
+from .flags import (
+    add_batch_flag,
+    add_decoding_flags,
+    add_model_flags,
+    add_shortlist_flag,
+    add_workers_flag,
+    at_least_one,
+    decoding,
+)
 
 
 DEFAULT_LANGUAGE = "de"
@@ -77,8 +86,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="let a parser write whatever it finds likely, and repair it, instead of nothing but trees",
     )
     how.add_argument("--baseline_hypothesis", metavar="FILE", help="translations to compare with")
-    how.add_argument("--baseline_model", metavar="DIR_OR_HUB_ID", help="a model to compare with")
+    how.add_argument(
+        "--baseline_model",
+        metavar="DIR_OR_HUB_ID",
+        help="a model to compare with, which translates without --shortlist",
+    )
     add_decoding_flags(how)
+    add_shortlist_flag(how)
     add_batch_flag(how)
     add_workers_flag(how)
     add_model_flags(how)
@@ -134,6 +148,8 @@ def check(options: argparse.Namespace) -> None:
     """
     if (options.model is None) == (options.hypothesis is None):
         raise UserError("exactly one of model and hypothesis must be given: what is judged?")
+    if options.shortlist and options.model is None:
+        raise UserError("shortlist is for a model: a hypothesis has been written already")
     if options.baseline_hypothesis and options.baseline_model:
         raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
     if options.workers is not None and not (options.model or options.baseline_model):
@@ -196,7 +212,7 @@ def check_is_plain(options: argparse.Namespace) -> None:
     UserError
         Naming the flag.
     """
-    for name in ("lowercase", "baseline_hypothesis", "baseline_model"):
+    for name in ("lowercase", "baseline_hypothesis", "baseline_model", "shortlist"):
         if getattr(options, name):
             raise UserError(f"{name} is for translations, but target_lang={TREES!r}")
     if options.source is not None:
@@ -210,6 +226,7 @@ def evaluate_model(
 ) -> tuple[Evaluation, list[str]]:
     """Evaluate a model on all pairs, however long."""
     workers = announced_workers(model, options)
+    shortlist = Shortlist.load(options.model, tokenizer).allowed if options.shortlist else None
     return evaluate(
         model,
         tokenizer,
@@ -220,6 +237,7 @@ def evaluate_model(
         max_batch_tokens=options.max_batch_tokens,
         constrained=not options.unconstrained,
         workers=workers,
+        shortlist=shortlist,
         **decoding(options),
     )
 

@@ -74,6 +74,16 @@ def add_workers_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_shortlist_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag that cuts the output layer."""
+    parser.add_argument(
+        "--shortlist",
+        action="store_true",
+        help="write each batch with likely translations of its words and frequent tokens alone: faster, but some "
+        "translations change, also with what else is in the batch (`vaswani shortlist` makes the file)",
+    )
+
+
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Return the flags for ``generate()`` that were given."""
     names = ("num_beams", "length_penalty_alpha", "max_new_tokens")

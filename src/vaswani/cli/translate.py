@@ -24,11 +24,20 @@ from typing import Any
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
+from vaswani.shortlists.shortlist import Shortlist
 from vaswani.translation import Hypothesis, load, translate
 from vaswani.workers import choose_workers
 
 from . import line_by_line
-from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, at_least_one, decoding
+from .flags import (
+    add_batch_flag,
+    add_decoding_flags,
+    add_model_flags,
+    add_shortlist_flag,
+    add_workers_flag,
+    at_least_one,
+    decoding,
+)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
     line_by_line.add_file_flags(parser, "translate")
     add_decoding_flags(parser)
+    add_shortlist_flag(parser)
     add_batch_flag(parser)
     add_workers_flag(parser)
     parser.add_argument(
@@ -67,6 +77,8 @@ def translator(options: argparse.Namespace) -> line_by_line.Work:
     check_n_best(model, arguments)
     workers = choose_workers(options.workers, model.device)
     line_by_line.announce("Translating", workers, model, options)
+    if options.shortlist:
+        arguments["shortlist"] = Shortlist.load(options.model, tokenizer).allowed
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         translations = translate(

@@ -61,6 +61,20 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
     return build(READERS[forms[0]], paths, languages)
 
 
+def read_aligned(source: str, target: str) -> Dataset:
+    """Read two aligned text files, whatever their names, into columns `source` and `target`.
+
+    Raises
+    ------
+    UserError
+        If a file is missing, damaged or not UTF-8 (with the line), or they differ in length.
+    """
+    for path in (source, target):
+        if not Path(path).is_file():
+            raise UserError(f"the file {path} does not exist")
+    return build(_read_aligned, [source, target], ("source", "target"))
+
+
 def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) -> list[str]:
     """Put two files in the order of the languages, if their names end in these, compression aside."""
     endings = [Path(name).suffix.removeprefix(".") for name in names]

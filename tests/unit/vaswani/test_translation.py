@@ -222,3 +222,20 @@ def test_int8_is_refused_on_a_gpu_and_for_models_of_others(folder, model, tokeni
     marian_twin(model).save_pretrained(folder)
     with pytest.raises(UserError, match="dtype='int8' is for Transformers of this library"):
         load(folder, dtype="int8")
+
+
+def test_a_shortlist_is_asked_once_a_batch_for_the_ids_of_its_sentences(model, tokenizer):
+    asked = []
+
+    def shortlist(sources):
+        asked.append([list(ids) for ids in sources])
+        return torch.tensor([0, 3, 7])
+
+    translations = translate(model, tokenizer, ["one", "two three", ""], 1, num_beams=2, shortlist=shortlist)
+    assert asked == [[tokenizer("two three").input_ids], [tokenizer("one").input_ids]]
+    assert set(tokenizer("".join(best.text for best, *_ in translations)).input_ids) <= {
+        0,
+        3,
+        7,
+        *tokenizer("").input_ids,
+    }

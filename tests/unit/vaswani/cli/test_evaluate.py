@@ -107,6 +107,10 @@ def test_warnings_come_before_the_scores(files, tmp_path, capsys):
         (["--hypothesis", "good.de"], "exactly one of reference and dataset_name must be given"),
         (["--reference", "test.de"], "exactly one of model and hypothesis must be given"),
         (
+            ["--hypothesis", "good.de", "--reference", "test.de", "--shortlist"],
+            "shortlist is for a model: a hypothesis",
+        ),
+        (
             ["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "xx"],
             "target_lang='xx' must be one of",
         ),
@@ -218,3 +222,32 @@ def test_what_does_not_go_with_trees_is_refused(flags, sentence, treebank):
     with pytest.raises(UserError) as refused:
         evaluate(["--hypothesis", "other.mrg", "--reference", "gold.mrg", "--target_lang", "tree", *flags])
     assert str(refused.value).startswith(sentence)
+
+
+def test_a_shortlist_is_named_among_the_tricks_and_compared_with_none(model, tokenizer, files, tmp_path, capsys):
+    model.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "5"]
+    with pytest.raises(UserError, match=r"model='model' has no shortlist\.safetensors"):
+        evaluate([*flags, "--shortlist"])
+    cli.run(
+        "shortlist", "--model", "model", "--source", "test.en", "--target", "good.de", "--frequent", "1", "--quiet"
+    )
+    written = []
+    for given in ([], ["--shortlist"]):
+        evaluate([*flags, "--num_beams", "1", "--json", "--no_record", "--output", "out.de", *given])
+        row = json.loads(capsys.readouterr().out)
+        assert row["decoding"] == "greedy, at most 5 tokens" + (", shortlist" if given else "")
+        written.append(Path("out.de").read_text())
+    assert written[0] != written[1]
+    Path("out.de").write_text(written[0])
+    results = []
+    for baseline in ("--baseline_model=model", "--baseline_hypothesis=out.de"):
+        evaluate([*flags, "--num_beams", "1", "--json", "--no_record", "--shortlist", baseline])
+        results.append(json.loads(capsys.readouterr().out)["comparison"])
+    assert results[0] == results[1]
+
+
+def test_a_parser_has_no_shortlist(treebank):
+    with pytest.raises(UserError, match="shortlist is for translations, but target_lang='tree'"):
+        evaluate(["--model", "model", "--reference", "gold.mrg", "--target_lang", "tree", "--shortlist"])

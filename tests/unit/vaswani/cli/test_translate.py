@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 
 import vaswani.cli.translate as command
 from vaswani import VaswaniForConditionalGeneration, cli, translation, workers
+from vaswani.models.allowed_tokens_vaswani import AllowedTokens
+from vaswani.shortlists.shortlist import Shortlist
 from vaswani.tokenization import train_tokenizer
 
 
@@ -281,3 +283,39 @@ def test_a_killed_worker_is_named_and_the_output_resumes(two_cores, monkeypatch,
     again = "the output holds whole lines; the same command with --resume does the others"
     assert re.fullmatch(f"error: worker [12] of 2 was ended by SIGKILL: {again}\n", capsys.readouterr().err)
     assert translate("--workers", "2", "--resume") == whole
+
+
+def make_shortlist(*flags: str) -> Shortlist:
+    """Make the shortlist of a text that says "five" alone, and return it."""
+    write_lines("five", ["five"] * len(SENTENCES))
+    assert cli.main(["shortlist", "--model", "model", "--source", "in", "--target", "five", "--quiet", *flags]) == 0
+    return Shortlist.load("model", AutoTokenizer.from_pretrained("model"))
+
+
+def test_with_a_shortlist_a_batch_is_written_with_its_tokens_alone(calls):
+    free = translate("--dtype", "float32")
+    made, tokenizer = make_shortlist(), AutoTokenizer.from_pretrained("model")
+    lines = translate("--shortlist", "--dtype", "float32")
+    assert lines != free
+    assert calls[-1]["shortlist"]([[5]]).tolist() == made.allowed([[5]]).tolist()
+    for sentence, line in zip(SENTENCES, lines, strict=True):
+        processors = [AllowedTokens(made.allowed([tokenizer(sentence).input_ids]))]
+        given = {"num_beams": 3, "max_new_tokens": 6, "logits_processor": processors}
+        [[alone]] = translation.translate(calls[-1]["model"], tokenizer, [sentence], **given)
+        assert f"{alone.text}\n" == line
+    assert [line.split("\t")[1] for line in translate("--shortlist", "--dtype", "float32", "--scores")] == lines
+    assert translate("--dtype", "float32") == free  # the file alone changes nothing
+
+
+def test_a_shortlist_that_is_missing_or_of_another_vocabulary_is_refused(capsys):
+    write_lines("out", ["an earlier translation"])
+    assert translate("--shortlist", status=1) == ["an earlier translation\n"]
+    assert (
+        "error: model='model' has no shortlist.safetensors, which --shortlist needs: vaswani shortlist --model model "
+        in (capsys.readouterr().err)
+    )
+    make_shortlist()
+    train_tokenizer(["seven eight nine ten"], 265).save_pretrained("model")
+    capsys.readouterr()
+    assert translate("--shortlist", status=1) == ["an earlier translation\n"]
+    assert "shortlist.safetensors was made for another vocabulary, of 265 types, " in capsys.readouterr().err

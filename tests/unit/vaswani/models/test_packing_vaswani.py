@@ -137,6 +137,10 @@ def test_a_fingerprint_tells_weights_apart():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_some_outputs_are_those_of_all(dtype, bias):
-    layer, ids, states = nn.Linear(8, 30, bias=bias).to(dtype), torch.tensor([3, 4, 29]), torch.randn(2, 8, dtype=dtype)
+    layer, ids, states = (
+        nn.Linear(8, 30, bias=bias).to(dtype),
+        torch.tensor([3, 4, 29]),
+        torch.randn(2, 8, dtype=dtype),
+    )
     cut = rows_of(layer, ids)
     torch.testing.assert_close(projection(cut, "weight", [cut])(states), layer(states)[:, ids])

@@ -11,7 +11,7 @@ from datasets import Dataset, load_dataset
 
 from vaswani.errors import UserError
 from vaswani.text.decompression import zstd
-from vaswani.text.parallel import read_files, read_lines
+from vaswani.text.parallel import read_aligned, read_files, read_lines
 
 
 LANGUAGES = "en", "de"
@@ -204,3 +204,15 @@ def test_bad_files_are_one_clear_sentence(tmp_path, files, message):
     paths = [write(tmp_path / name, text) for name, text in files.items()]
     with pytest.raises(UserError, match=message):
         read_files(paths, LANGUAGES)
+
+
+@pytest.mark.parametrize("names", [("b.en", "a.de"), ("a.de", "b.en"), ("one", "two.txt.gz")])
+def test_the_two_sides_are_those_that_are_given_whatever_the_files_are_called(names, tmp_path):
+    paths = []
+    for name, lines in zip(names, zip(*PAIRS, strict=True), strict=True):
+        text = "".join(f"{line}\n" for line in lines).encode()
+        paths.append(write(tmp_path / name, gzip.compress(text) if name.endswith("gz") else text))
+    rows = read_aligned(*paths)
+    assert list(zip(rows["source"], rows["target"], strict=True)) == PAIRS
+    with pytest.raises(UserError, match="the file elsewhere does not exist"):
+        read_aligned(paths[0], "elsewhere")
