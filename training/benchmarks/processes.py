@@ -1,12 +1,21 @@
 """A measurement in a process of its own, with its peak memory."""
 
-import os
 import subprocess
 import sys
 import tempfile
 
 from training.settings import ROOT
 from vaswani.errors import UserError
+
+
+# Linux counts what the parent held to the peak of a process that it starts. So a process of a few MB starts the one to
+# be measured; its last argument is the descriptor to which it writes the exit status and the peak.
+WATCHER = (
+    "import os, subprocess, sys; "
+    "process = subprocess.Popen(sys.argv[1:-1]); "
+    "_, status, usage = os.wait4(process.pid, 0); "
+    "os.write(int(sys.argv[-1]), f'{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss}'.encode())"
+)
 
 
 def run_and_watch(command: list[str]) -> tuple[str, int]:
@@ -17,13 +26,18 @@ def run_and_watch(command: list[str]) -> tuple[str, int]:
     UserError
         If it fails, with the last line that it wrote to standard error.
     """
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        tempfile.TemporaryFile("w+") as errors,
+        tempfile.TemporaryFile() as told,
+    ):
+        watcher = [sys.executable, "-I", "-S", "-c", WATCHER, *command, str(told.fileno())]
+        subprocess.run(watcher, stdout=output, stderr=errors, cwd=ROOT, pass_fds=[told.fileno()], check=False)
+        told.seek(0)
+        returncode, peak = map(int, told.read().split() or (1, 0))
         output.seek(0)
         errors.seek(0)
-        if process.returncode:
-            words = [line for line in errors.read().splitlines() if line.strip()] or [f"exit {process.returncode}"]
+        if returncode:
+            words = [line for line in errors.read().splitlines() if line.strip()] or [f"exit {returncode}"]
             raise UserError(f"a measurement failed: {words[-1].removeprefix('error: ')}")
-        return output.read(), usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return output.read(), peak * (1 if sys.platform == "darwin" else 1024)

@@ -25,3 +25,15 @@ def test_a_process_runs_in_the_repository_and_its_memory_is_watched():
 def test_a_measurement_that_fails_says_why(program, message):
     with pytest.raises(UserError, match=message):
         run_and_watch([sys.executable, "-c", program])
+
+
+def test_what_this_process_holds_is_not_counted():
+    held = b"x" * 300_000_000
+    _, peak_bytes = run_and_watch([sys.executable, "-I", "-S", "-c", "pass"])
+    assert 1_000_000 < peak_bytes < 100_000_000
+    del held
+
+
+def test_a_measurement_that_is_killed_says_so():
+    with pytest.raises(UserError, match=r"^a measurement failed: exit -9$"):
+        run_and_watch([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
