@@ -57,6 +57,7 @@ LIBRARY = {
     "shortlists": ("errors",),
     "workers": ("models", "errors"),
     "translation": ("workers", "models", "errors"),
+    "memory": ("translation", "models"),
     "evaluation": ("results", "scoring", "parsing", "translation", "models"),
     "card": ("results",),
     "record": ("card", "results"),
@@ -64,6 +65,7 @@ LIBRARY = {
     "cli": (
         "demo",
         "record",
+        "memory",
         "evaluation",
         "results",
         "translation",

@@ -28,6 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
 from vaswani.evaluation import encode_in_batches, evaluate, judge, translate_all
+from vaswani.memory import Forecast
 from vaswani.models.trees_vaswani import TREES, linearize, restore
 from vaswani.parsing.scores import score_trees
 from vaswani.parsing.splits import load_split
@@ -227,6 +228,9 @@ def evaluate_model(
     """Evaluate a model on all pairs, however long."""
     workers = announced_workers(model, options)
     shortlist = Shortlist.load(options.model, tokenizer).allowed if options.shortlist else None
+    is_constrained = options.target_lang == TREES and not options.unconstrained
+    forecast = Forecast(model, decoding(options), is_constrained=is_constrained, with_likelihood=True, workers=workers)
+    warn(filter(None, [forecast.shortage(tokenizer, text.sources or [], options.max_batch_tokens)]))
     return evaluate(
         model,
         tokenizer,

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -45,6 +45,27 @@ def announce(doing: str, workers: int, model: Any, options: argparse.Namespace) 
     """Say who computes, unless that is not wanted."""
     if not options.quiet:
         print(f"{doing} with {describe_workers(workers, model)}", file=sys.stderr)
+
+
+def memory_check(
+    model: Any, tokenizer: Any, arguments: Mapping[str, Any], options: argparse.Namespace, **how: Any
+) -> Callable[[Sequence[str]], None]:
+    """Return a function that warns if the sentences of its first call, the first window, need too much memory.
+
+    Arguments are those of ``generate()``; `how` has further fields of `Forecast`.
+    """
+    from vaswani.memory import Forecast  # which imports torch
+
+    forecast, is_due = Forecast(model, arguments, **how), True
+
+    def check(sentences: Sequence[str]) -> None:
+        nonlocal is_due
+        said = forecast.shortage(tokenizer, sentences, options.max_batch_tokens) if is_due else None
+        is_due = False
+        if said is not None:
+            tqdm.write(f"warning: {said}", file=sys.stderr)  # not into the progress bar
+
+    return check
 
 
 def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, group: int = 1) -> int:

@@ -92,10 +92,13 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
     line_by_line.announce("Parsing", workers, model, options)
     gold = next(read_trees(options.gold)) if options.gold else None
     is_drawn = options.picture is None
+    how = {"is_constrained": not options.unconstrained, "workers": workers}
+    check_memory = line_by_line.memory_check(model, tokenizer, decoding(options), options, **how)
 
     def work(lines: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         nonlocal is_drawn
         sentences = [read_line(line, options.input_form) for line in lines]
+        check_memory([" ".join(sentence.words) for sentence in sentences])
 
         def legal(rows: Sequence[int]) -> LegalTrees:
             try:

@@ -77,10 +77,14 @@ def translator(options: argparse.Namespace) -> line_by_line.Work:
     check_n_best(model, arguments)
     workers = choose_workers(options.workers, model.device)
     line_by_line.announce("Translating", workers, model, options)
+    check_memory = line_by_line.memory_check(
+        model, tokenizer, arguments, options, with_scores=options.scores, workers=workers
+    )
     if options.shortlist:
         arguments["shortlist"] = Shortlist.load(options.model, tokenizer).allowed
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
+        check_memory(sentences)
         translations = translate(
             model,
             tokenizer,

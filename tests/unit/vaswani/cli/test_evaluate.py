@@ -251,3 +251,12 @@ def test_a_shortlist_is_named_among_the_tricks_and_compared_with_none(model, tok
 def test_a_parser_has_no_shortlist(treebank):
     with pytest.raises(UserError, match="shortlist is for translations, but target_lang='tree'"):
         evaluate(["--model", "model", "--reference", "gold.mrg", "--target_lang", "tree", "--shortlist"])
+
+
+def test_too_little_memory_is_said_before_it_is_needed(model, tokenizer, files, tmp_path, monkeypatch, capsys):
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    monkeypatch.setattr("vaswani.memory.available_bytes", lambda: 2_000_000)
+    flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "1"]
+    evaluate([*flags, "--num_beams", "1", "--no_record"])
+    assert capsys.readouterr().err.count("warning: this may need ") == 1

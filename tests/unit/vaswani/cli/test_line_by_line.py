@@ -51,3 +51,26 @@ def test_what_does_not_go_together_is_refused(run):
         run("--input", "in", "--output", "out", "--resume")
     with pytest.raises(UserError, match="none cannot be read"):
         run("--input", "none")
+
+
+def test_the_first_window_alone_is_asked_about_memory(capsys, monkeypatch):
+    asked = []
+
+    class Forecast:
+        def __init__(self, *given, **how):
+            asked.append((given, how))
+
+        def shortage(self, *given):
+            asked.append(given)
+            return "this may need 9.0 GB"
+
+    monkeypatch.setattr("vaswani.memory.Forecast", Forecast)
+    options = argparse.Namespace(max_batch_tokens=64)
+    check = line_by_line.memory_check("model", "tokenizer", {"num_beams": 2}, options, with_scores=True)
+    check(["one", "two"])
+    check(["three"])
+    assert asked == [
+        (("model", {"num_beams": 2}), {"with_scores": True}),
+        ("tokenizer", ["one", "two"], 64),
+    ]
+    assert capsys.readouterr().err == "warning: this may need 9.0 GB\n"

@@ -106,3 +106,11 @@ def test_the_first_tree_is_drawn_beside_gold():
     assert ">model<" in svg
     assert ">gold<" in svg
     assert svg.count(">sleeps<") == 2
+
+
+def test_too_little_memory_is_said_before_it_is_needed(monkeypatch, capsys):
+    whole = parse()
+    assert "memory" not in capsys.readouterr().err
+    monkeypatch.setattr("vaswani.memory.available_bytes", lambda: 2_000_000)
+    assert parse() == whole
+    assert capsys.readouterr().err.count("warning: this may need ") == 1

@@ -319,3 +319,14 @@ def test_a_shortlist_that_is_missing_or_of_another_vocabulary_is_refused(capsys)
     capsys.readouterr()
     assert translate("--shortlist", status=1) == ["an earlier translation\n"]
     assert "shortlist.safetensors was made for another vocabulary, of 265 types, " in capsys.readouterr().err
+
+
+def test_too_little_memory_is_said_before_it_is_needed(monkeypatch, capsys):
+    whole = translate()
+    assert "memory" not in capsys.readouterr().err
+    monkeypatch.setattr("vaswani.memory.available_bytes", lambda: 2_000_000)
+    assert translate("--read_ahead", "2", output="again") == whole
+    said = capsys.readouterr().err
+    assert said.count("warning: this may need 0.39 GB of memory, but 0.002 GB are available") == 1
+    translate("--scores", "--max_batch_tokens", "64", output="scored")
+    assert "--num_beams=3" in capsys.readouterr().err

@@ -1,0 +1,255 @@
+"""How much memory translating takes, foretold before it starts, and what to say where there is less.
+
+The greatest batch decides: its caches of keys and values, and its logits, outweigh all else. Axis letters: see
+`models/modeling_vaswani.py`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .models.decoding_vaswani import PAPERS_DECODING
+from .models.generation_vaswani import max_positions, output_limit
+from .models.int8_vaswani import is_quantized
+from .translation import _batches
+
+
+GIGA = 1e9
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+# Fitted to the peaks of whole processes on a CPU under Linux, which `python training/benchmark.py memory` measures
+# again. The interpreter with its libraries and a tokenizer:
+FLOOR_BYTES = 385e6
+# Weights, with those that are kept fused, or in bfloat16 and int8 rearranged:
+COPIES_OF_WEIGHTS, COPIES_OF_PACKED_WEIGHTS = 1.25, 2.1
+# The cache of keys and values begins with 16 positions, with many beams with fewer, of 64 slots in all. Then it grows
+# by parts, beside the smaller one that it is copied from.
+FIRST_POSITIONS, FIRST_SLOTS, COPIES_OF_CACHE = 16, 64, 1.8
+# What a batch needs, with what the allocator holds between its parts:
+COPIES_OF_BATCH = 1.15
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch asks of a model.
+
+    Parameters
+    ----------
+    sentences : int
+        B.
+    source_length : int
+        S, of the longest source.
+    output_length : int
+        T, most tokens of a translation.
+    num_beams : int
+        K.
+    processes_logits : bool
+        Whether logits are changed by more than the settings of a search, as for parses.
+    keeps_scores : bool
+        Whether the logits of all steps are kept, for scores.
+    """
+
+    sentences: int
+    source_length: int
+    output_length: int
+    num_beams: int = 1
+    processes_logits: bool = False
+    keeps_scores: bool = False
+
+
+def predict_peak(config: Any, batch: Batch, weight_bytes: float, dtype: torch.dtype, workers: int = 1) -> float:
+    """Return the most bytes that a process holds that translates such a batch on a CPU.
+
+    Parameters
+    ----------
+    config : VaswaniConfig
+    batch : Batch
+    weight_bytes : float
+        Of all weights.
+    dtype : dtype
+        Of the weights; beside int8, all else is in float32.
+    workers : int, default=1
+        Processes that share the weights and translate such a batch each.
+    """
+    return resident_bytes(weight_bytes, dtype) + workers * batch_bytes(config, batch, itemsize_beside(dtype))
+
+
+def itemsize_beside(dtype: torch.dtype) -> int:
+    """Return the bytes of a number that is computed with weights of this type."""
+    return 4 if dtype is torch.int8 else dtype.itemsize
+
+
+def resident_bytes(weight_bytes: float, dtype: torch.dtype) -> float:
+    """Return what is held whatever the batch."""
+    copies = COPIES_OF_WEIGHTS if dtype is torch.float32 else COPIES_OF_PACKED_WEIGHTS
+    return FLOOR_BYTES + copies * weight_bytes
+
+
+def batch_bytes(config: Any, batch: Batch, itemsize: int) -> float:
+    """Return what a batch adds to the weights: in the encoder, or later in the search, whichever is more."""
+    source, rows = batch.sentences * batch.source_length, batch.sentences * batch.num_beams
+    heads = config.decoder_attention_heads
+    head_dim = config.head_dim or config.d_model // heads
+    of_position = config.decoder_layers * heads * (head_dim + (config.v_head_dim or head_dim))  # keys and values
+    most_seen = batch.output_length if config.attention_restriction is None else config.attention_restriction
+    first = max(1, min(FIRST_POSITIONS, FIRST_SLOTS // batch.num_beams))
+    positions = first + COPIES_OF_CACHE * max(0, min(batch.output_length, most_seen) - first)
+    encoding = source * (2 * config.encoder_ffn_dim + 4 * config.d_model) * itemsize
+    states = source * (1 + batch.num_beams) * config.d_model * itemsize  # transformers repeats them for each beam
+    caches = (source + rows * positions) * of_position * itemsize
+    decoding = states + caches + rows * config.vocab_size * logit_bytes(batch, itemsize)
+    return COPIES_OF_BATCH * max(encoding, decoding)
+
+
+def logit_bytes(batch: Batch, itemsize: int) -> int:
+    """Return the bytes that are held for a hypothesis and a type of the vocabulary."""
+    kept = 4 * batch.output_length if batch.keeps_scores else 0
+    if batch.processes_logits or batch.keeps_scores:
+        return kept + itemsize + 3 * 4  # in float32: a copy, its log-probabilities, and what became of them
+    return itemsize * (1 if batch.num_beams == 1 else 2)  # with beams probabilities, too
+
+
+def likelihood_bytes(config: Any, tokens: int, itemsize: int) -> float:
+    """Return what a batch of references takes while they are scored: logits, also in float32, and their logarithms."""
+    return tokens * config.vocab_size * (itemsize + (0 if itemsize == 4 else 4) + 4)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What translating with a loaded model will take.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    arguments : mapping
+        Those of ``generate()``.
+    workers : int, default=1
+        Processes that share the weights and translate a batch each.
+    with_scores : bool, default=False
+        Whether translations are scored.
+    is_constrained : bool, default=False
+        Whether the search may write only what a logits processor allows, as for parses.
+    with_likelihood : bool, default=False
+        Whether references are scored too, in batches of as many tokens.
+    """
+
+    model: PreTrainedModel
+    arguments: Mapping[str, Any]
+    workers: int = 1
+    with_scores: bool = False
+    is_constrained: bool = False
+    with_likelihood: bool = False
+
+    def shortage(
+        self, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_batch_tokens: int
+    ) -> str | None:
+        """Say in a sentence that there is too little memory to translate these sentences; None where there is enough.
+
+        None, too, where nothing can be foretold: on a GPU, for a model that is no Transformer of ours, and where the
+        system does not tell what is available, as only Linux does.
+        """
+        available = available_bytes()
+        is_known = self.model.config.model_type == "vaswani" and self.model.device.type == "cpu"
+        given = [sentence for sentence in sentences if sentence.strip()]
+        if available is None or not is_known or not given:
+            return None
+        positions = max_positions(self.model.config) or sys.maxsize
+        lengths = [min(len(ids), positions) for ids in tokenizer(given, verbose=False).input_ids]
+        need = self.peak(lengths, max_batch_tokens)
+        if need <= available:
+            return None
+        ways = []
+        fitting = max_batch_tokens
+        while fitting > max(lengths) and self.peak(lengths, fitting) > available:
+            fitting //= 2
+        least = self.peak(lengths, fitting)
+        if least < need:
+            ways.append(f"--max_batch_tokens={max_batch_tokens} (with {fitting} about {_gigabytes(least)})")
+        if self.num_beams > 1:
+            ways.append(f"--num_beams={self.num_beams}")
+        lower = f": lower {' or '.join(ways)}" if ways else ""
+        return f"this may need {_gigabytes(need)} of memory, but {_gigabytes(available)} are available{lower}"
+
+    @property
+    def num_beams(self) -> int:
+        """K."""
+        return self.arguments.get("num_beams") or self.model.generation_config.num_beams or 1
+
+    def peak(self, lengths: Sequence[int], max_batch_tokens: int) -> float:
+        """Return the most bytes that translating sources of these lengths takes."""
+        config, weight_bytes = self.model.config, self.model.get_memory_footprint()
+        dtype = torch.int8 if is_quantized(self.model) else self.model.dtype
+        peaks = [
+            predict_peak(config, batch, weight_bytes, dtype, self.workers)
+            for batch in self._batches(lengths, max_batch_tokens)
+        ]
+        if self.with_likelihood:
+            tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths))
+            peaks.append(
+                resident_bytes(weight_bytes, dtype) + likelihood_bytes(config, tokens, itemsize_beside(dtype))
+            )
+        return max(peaks)
+
+    def _batches(self, lengths: Sequence[int], max_batch_tokens: int) -> Iterator[Batch]:
+        """Yield the shapes of the batches that `translate` makes of such sources."""
+        config = self.model.config
+        bytes_per_token = 4 * config.vocab_size * self.num_beams if self.with_scores else 0
+        for batch in _batches(dict(enumerate(lengths)), max_batch_tokens, bytes_per_token):
+            source_length = lengths[batch[0]]
+            yield Batch(
+                sentences=len(batch),
+                source_length=source_length,
+                output_length=self._output_length(source_length),
+                num_beams=self.num_beams,
+                processes_logits=self.is_constrained,
+                keeps_scores=self.with_scores,
+            )
+
+    def _output_length(self, source_length: int) -> int:
+        settings = self.model.generation_config
+        extra = getattr(settings, "extra_target_tokens", None) or PAPERS_DECODING["extra_target_tokens"]
+        given = self.arguments.get("max_new_tokens") or settings.max_new_tokens
+        return given or output_limit(self.model.config, source_length, extra)
+
+
+def available_bytes() -> int | None:
+    """Return the bytes that this process may hold in all, what it holds already included; None if nobody tells."""
+    try:
+        lines = (PROC / "meminfo").read_text().splitlines()
+        fields = {name: value.split()[0] for name, value in (line.split(":") for line in lines)}
+        held = int((PROC / "self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return held + max(0, min([int(fields["MemAvailable"]) * 1024, *free_in_cgroups()]))
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def free_in_cgroups() -> Iterator[int]:
+    """Yield what the limits of this process's control groups leave, of either version: containers have such limits."""
+    for line in (PROC / "self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = CGROUPS / "memory" if controllers else CGROUPS
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        place = root / path.lstrip("/")
+        for folder in (place, *place.parents):
+            if folder.is_relative_to(root) and (folder / names[0]).exists():
+                limit, used = ((folder / name).read_text().strip() for name in names)
+                if limit != "max":
+                    yield int(limit) - int(used) + reclaimable_bytes(folder)
+
+
+def reclaimable_bytes(folder: Path) -> int:
+    """Return what a control group holds of files that it would give up for something else."""
+    lines = (folder / "memory.stat").read_text().splitlines()
+    return int(next((line.split()[1] for line in lines if line.startswith("inactive_file ")), 0))
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / GIGA:.2g} GB" if count < 10 * GIGA else f"{count / GIGA:,.0f} GB"

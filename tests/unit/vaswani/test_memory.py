@@ -1,0 +1,196 @@
+"""What is foretold of memory, and what is said where there is less."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from training.benchmarks.processes import run_and_watch
+from vaswani import VaswaniConfig, memory
+from vaswani.memory import Batch, Forecast, available_bytes, batch_bytes, predict_peak
+from vaswani.tokenization import train_tokenizer
+
+
+BATCH = Batch(sentences=64, source_length=32, output_length=82, num_beams=4)
+SMALL = {"vocab_size": 8000, "d_model": 256} | {
+    f"{stack}_{part}": value
+    for stack in ("encoder", "decoder")
+    for part, value in {"layers": 3, "ffn_dim": 1024, "attention_heads": 4}.items()
+}
+WORDS = ["one two", "three", "", "four five six"]
+
+
+def bytes_of(batch: Batch = BATCH, itemsize: int = 4, **fields) -> float:
+    return batch_bytes(VaswaniConfig(**SMALL | fields), batch, itemsize)
+
+
+@pytest.mark.parametrize("field", ["sentences", "source_length", "output_length", "num_beams"])
+def test_more_of_anything_in_a_batch_takes_more(field):
+    assert bytes_of(replace(BATCH, **{field: 2 * getattr(BATCH, field)})) > 1.02 * bytes_of()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("vocab_size", 32_000), ("d_model", 512), ("decoder_layers", 6), ("v_head_dim", 128)]
+)
+def test_a_larger_model_takes_more(field, value):
+    assert bytes_of(**{field: value}) > 1.1 * bytes_of()
+
+
+def test_twice_the_sentences_and_half_the_precision_take_the_same():
+    assert bytes_of(replace(BATCH, sentences=128), itemsize=2) == bytes_of()
+
+
+def test_int8_takes_less_for_the_weights_alone():
+    config = VaswaniConfig(**SMALL)
+    peaks = [predict_peak(config, BATCH, *weights) for weights in ((4e8, torch.float32), (1e8, torch.int8))]
+    assert peaks[0] - peaks[1] > 2e8
+    rest = [predict_peak(config, BATCH, 0, dtype) for dtype in (torch.float32, torch.int8)]
+    assert rest[0] == rest[1]
+
+
+def test_restricted_attention_bounds_the_cache():
+    long = replace(BATCH, output_length=1000)
+    assert bytes_of(long, attention_restriction=82) == bytes_of()
+    assert bytes_of(long) > 5 * bytes_of()
+
+
+def test_changed_logits_and_kept_scores_take_more_of_the_vocabulary():
+    plain, changed, kept = (
+        bytes_of(replace(BATCH, **extra)) for extra in ({}, {"processes_logits": True}, {"keeps_scores": True})
+    )
+    rows = 64 * 4 * 8000
+    assert changed - plain == pytest.approx(memory.COPIES_OF_BATCH * rows * 8)
+    assert kept - changed == pytest.approx(memory.COPIES_OF_BATCH * rows * 4 * 82)
+
+
+def test_workers_share_the_weights_and_the_floor():
+    config = VaswaniConfig(**SMALL)
+    one, three = (predict_peak(config, BATCH, 3e7, torch.float32, workers=workers) for workers in (1, 3))
+    assert three - one == pytest.approx(2 * batch_bytes(config, BATCH, 4))
+
+
+PROGRAM = """
+import sys, torch
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+model = VaswaniForConditionalGeneration(VaswaniConfig(**{config})).eval()
+torch.set_num_threads(1)
+model.generate(torch.randint(1, 7999, (64, 32)), num_beams=4, max_new_tokens=24, min_new_tokens=24)
+"""
+
+
+def test_a_real_process_holds_about_as_much_as_foretold():
+    _, peak = run_and_watch([sys.executable, "-c", PROGRAM.format(config=SMALL)])
+    config, batch = VaswaniConfig(**SMALL), replace(BATCH, output_length=24)
+    foretold = predict_peak(config, batch, 4 * 7.6e6, torch.float32)
+    assert 0.75 < foretold / peak < 1.25
+
+
+@pytest.fixture
+def tokenizer():
+    return train_tokenizer(["one two three four five six"], 265)
+
+
+@pytest.fixture
+def forecast(random_model, tiny_config):
+    return Forecast(random_model(tiny_config(vocab_size=265)), {"num_beams": 4})
+
+
+def test_enough_memory_needs_no_words(forecast, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**12)
+    assert forecast.shortage(tokenizer, WORDS, 4096) is None
+
+
+def test_a_shortage_names_need_rest_and_flags(forecast, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "FLOOR_BYTES", 0)
+    lengths = [len(ids) for ids in tokenizer([words for words in WORDS if words]).input_ids]
+    whole, part = forecast.peak(lengths, 64), forecast.peak(lengths, 16)
+    assert whole > 1.4 * part
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(part))
+    monkeypatch.setattr(memory, "_gigabytes", lambda count: f"{count:.0f} B")
+    said = forecast.shortage(tokenizer, WORDS, 64)
+    assert said.startswith(f"this may need {whole:.0f} B of memory, but {int(part)} B are available: lower --max_")
+    assert said.endswith(" or --num_beams=4")
+    assert "--max_batch_tokens=64 (with " in said
+
+
+def test_a_greedy_search_of_single_sentences_can_lower_nothing(forecast, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    said = replace(forecast, arguments={"num_beams": 1}).shortage(tokenizer, WORDS[:1], 1)
+    assert said == "this may need 0.39 GB of memory, but 0.001 GB are available"
+
+
+@pytest.mark.parametrize("case", ["nobody tells", "another model", "nothing to do"])
+def test_what_cannot_be_foretold_is_not_warned_of(case, forecast, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: None if case == "nobody tells" else 1)
+    if case == "another model":
+        monkeypatch.setattr(type(forecast.model.config), "model_type", "recurrent")
+    sentences = ["", " "] if case == "nothing to do" else WORDS
+    assert forecast.shortage(tokenizer, sentences, 4096) is None
+
+
+def test_references_are_counted_where_they_are_scored(forecast):
+    large = VaswaniConfig(vocab_size=100_000)
+    assert memory.likelihood_bytes(large, 4096, 4) == 4096 * 100_000 * 8
+    assert memory.likelihood_bytes(large, 4096, 2) == 4096 * 100_000 * 10
+    lengths = [8] * 100
+    whole = replace(forecast, arguments={"num_beams": 1, "max_new_tokens": 1}, with_likelihood=True)
+    assert whole.peak(lengths, 4096) >= replace(whole, with_likelihood=False).peak(lengths, 4096)
+
+
+def test_outputs_are_as_long_as_the_settings_allow(forecast):
+    assert forecast._output_length(10) == 60
+    assert replace(forecast, arguments={"max_new_tokens": 7})._output_length(10) == 7
+    forecast.model.generation_config.extra_target_tokens = 300
+    assert forecast._output_length(10) == 310
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """A /proc and a /sys/fs/cgroup of one's own."""
+    monkeypatch.setattr(memory, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory.os, "sysconf", lambda name: 4096)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\nHugePages_Total: 0\n")
+    (tmp_path / "proc" / "self" / "statm").write_text("900 100 50 1 0 1 0\n")
+    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/\n")
+    (tmp_path / "cgroup").mkdir()
+    return tmp_path
+
+
+def limit(folder, name, most, used, files=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    of_version = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
+    (folder / name).write_text(f"{most}\n")
+    (folder / of_version[name]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {files}\nactive_file 7\n")
+
+
+def test_without_limits_the_machine_decides(system):
+    assert available_bytes() == 5000 * 1024 + 100 * 4096
+    limit(system / "cgroup", "memory.max", "max", 10)
+    assert available_bytes() == 5000 * 1024 + 100 * 4096
+
+
+def test_the_tightest_limit_of_a_group_or_one_around_it_counts(system):
+    (system / "proc" / "self" / "cgroup").write_text("0::/outer/inner\n")
+    limit(system / "cgroup" / "outer", "memory.max", 900_000, 500_000, files=50_000)
+    limit(system / "cgroup" / "outer" / "inner", "memory.max", 2_000_000, 500_000)
+    assert available_bytes() == 450_000 + 100 * 4096
+
+
+def test_the_older_groups_count_too(system):
+    (system / "proc" / "self" / "cgroup").write_text("9:name=systemd:/\n4:cpu,memory:/box\n0::/\n")
+    limit(system / "cgroup" / "memory" / "box", "memory.limit_in_bytes", 800_000, 900_000)
+    assert available_bytes() == 100 * 4096  # what it holds already, and nothing beside it
+
+
+def test_another_system_tells_nothing(system):
+    (system / "proc" / "meminfo").unlink()
+    assert available_bytes() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_this_machine_tells():
+    assert 1e8 < available_bytes() < 1e15
