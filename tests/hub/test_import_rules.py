@@ -89,7 +89,7 @@ TRAINING = {
     "explaining": ("objective",),
     "reports": ("trainer", "tables", *SETTINGS),
     "tables": ("trainer", "data", *SETTINGS),
-    "benchmarks": ("trainer", "data", "tables", *SETTINGS),
+    "benchmarks": ("trainer", "data", "tables", "reports", *SETTINGS),
     "settings": (),
     "machine": (),
     "recipe": ("settings",),

@@ -118,3 +118,18 @@ class GenerationRow:
     lowest: float | None = None
     highest: float | None = None
     ours_is_times: float | None = titled("ours in bf16 is times")
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """A row of ``benchmark.py memory``: a peak in GB, or how it grows along a line of them."""
+
+    what: str
+    model: str
+    tokens: int | None = titled("batch tokens")
+    length: int | None = titled("sentence length")
+    vocabulary: int | None = None
+    beams: int | None = None
+    peak: float | None = titled("peak, GB")
+    foretold: float | None = titled("foretold, GB")
+    growth: str | None = titled("GB")
