@@ -111,7 +111,8 @@ def test_a_shortage_names_need_rest_and_flags(forecast, tokenizer, monkeypatch):
     said = forecast.shortage(tokenizer, WORDS, 64)
     assert said.startswith(f"this may need {whole:.0f} B of memory, but {int(part)} B are available: lower --max_")
     assert said.endswith(" or --num_beams=4")
-    assert "--max_batch_tokens=64 (with " in said
+    tokens = int(said.split("--max_batch_tokens=64 (with ")[1].split()[0])
+    assert forecast.peak(lengths, tokens) <= int(part) < forecast.peak(lengths, 2 * tokens)
 
 
 def test_a_greedy_search_of_single_sentences_can_lower_nothing(forecast, tokenizer, monkeypatch):
@@ -133,9 +134,11 @@ def test_references_are_counted_where_they_are_scored(forecast):
     large = VaswaniConfig(vocab_size=100_000)
     assert memory.likelihood_bytes(large, 4096, 4) == 4096 * 100_000 * 8
     assert memory.likelihood_bytes(large, 4096, 2) == 4096 * 100_000 * 10
-    lengths = [8] * 100
-    whole = replace(forecast, arguments={"num_beams": 1, "max_new_tokens": 1}, with_likelihood=True)
-    assert whole.peak(lengths, 4096) >= replace(whole, with_likelihood=False).peak(lengths, 4096)
+    greedy = replace(forecast, arguments={"num_beams": 1, "max_new_tokens": 1})
+    scored = replace(greedy, with_likelihood=True)
+    floor = greedy.peak([1], 1)
+    assert scored.peak([8] * 100, 4096) - floor == pytest.approx(800 * 265 * 8, rel=0.05)
+    assert greedy.peak([8] * 100, 4096) < scored.peak([8] * 100, 4096)
 
 
 def test_outputs_are_as_long_as_the_settings_allow(forecast):
