@@ -87,7 +87,7 @@ LINES = {
 TITLES = {
     "tokens": "tokens of a batch",
     "beams": "beams",
-    "length": "tokens of a sentence, in batches as large",
+    "length": "tokens of a sentence; batches stay as large",
     "vocabulary": "types of the vocabulary",
 }
 Peaks = dict[Point, float]
