@@ -52,6 +52,7 @@ LIBRARY = {
     "scoring": ("text", "errors"),
     "parsing": ("text", "models", "errors"),
     "pictures": ("models", "errors"),
+    "registration": (),
     "results": (),
     "tokenization": ("errors",),
     "shortlists": ("errors",),
