@@ -5,6 +5,10 @@ class UserError(ValueError):
     """Something that the user can put right; its message is one sentence that says what is allowed."""
 
 
+class WorkerEnded(UserError):
+    """A worker was killed, or ended in another way before its work was done."""
+
+
 def missing_package(what: str, error: ModuleNotFoundError, extra: str) -> UserError:
     """Say which package `what` needs, and which extra of this one brings it."""
     return UserError(

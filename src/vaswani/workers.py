@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .errors import UserError
+from .errors import UserError, WorkerEnded
 from .models.int8_vaswani import is_quantized
 
 
@@ -27,10 +27,6 @@ Result = TypeVar("Result")
 
 CAN_FORK = sys.platform == "linux"  # Windows cannot, and libraries of macOS fail in a process that was forked
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class WorkerEnded(UserError):
-    """A worker was killed, or ended in another way before its work was done."""
 
 
 def usable_cores() -> int:

@@ -8,6 +8,8 @@ from typing import NamedTuple, NoReturn
 
 from vaswani.errors import UserError, missing_package
 
+from .startup import large_imports
+
 
 class Command(NamedTuple):
     """A subcommand: the group that it is listed in, a line about it, and the extra whose packages it needs."""
@@ -72,7 +74,8 @@ def run(name: str, *arguments: str) -> int:
     if name not in COMMANDS:
         raise UserError(f"command {name!r} must be one of {', '.join(COMMANDS)}")
     try:
-        command = importlib.import_module(f"{__name__}.{name}")
+        with large_imports():
+            command = importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         raise missing_package(f"vaswani {name}", error, str(COMMANDS[name].extra)) from error
     parser = Parser(

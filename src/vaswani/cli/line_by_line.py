@@ -8,10 +8,9 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, WorkerEnded
 from vaswani.interruption import Interrupted, Interruption
 from vaswani.text.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
-from vaswani.workers import WorkerEnded, describe_workers
 
 from .flags import at_least_one
 
@@ -43,6 +42,8 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
 
 def announce(doing: str, workers: int, model: Any, options: argparse.Namespace) -> None:
     """Say who computes, unless that is not wanted."""
+    from vaswani.workers import describe_workers  # which imports torch
+
     if not options.quiet:
         print(f"{doing} with {describe_workers(workers, model)}", file=sys.stderr)
 

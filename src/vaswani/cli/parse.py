@@ -15,20 +15,20 @@ the same command with --resume parses the others.
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from transformers.utils.logging import disable_progress_bar
+from typing import TYPE_CHECKING
 
 from vaswani.errors import UserError
-from vaswani.models.legal_trees_vaswani import LegalTrees
-from vaswani.models.parsing_vaswani import Sentence, read_sentence
 from vaswani.models.trees_vaswani import TREES, restore
 from vaswani.parsing.treebank import read_trees
 from vaswani.pictures.trees import draw_trees
-from vaswani.translation import load, translate
-from vaswani.workers import choose_workers
 
 from . import line_by_line
 from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, decoding
+from .startup import large_imports
+
+
+if TYPE_CHECKING:
+    from vaswani.models.parsing_vaswani import Sentence
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +84,12 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
     UserError
         If the model is no parser.
     """
+    with large_imports():
+        from transformers.utils.logging import disable_progress_bar
+
+        from vaswani.models.legal_trees_vaswani import LegalTrees
+        from vaswani.translation import load, translate
+        from vaswani.workers import choose_workers
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     if getattr(model.config, "target_lang", None) != TREES:
@@ -130,7 +136,7 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
     return work
 
 
-def read_line(line: str, form: str) -> Sentence:
+def read_line(line: str, form: str) -> "Sentence":
     """Read the words of a line, and their parts of speech if it has them.
 
     Raises
@@ -138,6 +144,8 @@ def read_line(line: str, form: str) -> Sentence:
     UserError
         If a word holds a bracket or has no part of speech.
     """
+    from vaswani.models.parsing_vaswani import Sentence, read_sentence
+
     if not line.strip():
         return Sentence([])
     given: object = line

@@ -21,12 +21,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transformers.utils.logging import disable_progress_bar
-
 from vaswani.errors import UserError
-from vaswani.shortlists.shortlist import Shortlist
-from vaswani.translation import Hypothesis, load, translate
-from vaswani.workers import choose_workers
 
 from . import line_by_line
 from .flags import (
@@ -38,6 +33,7 @@ from .flags import (
     at_least_one,
     decoding,
 )
+from .startup import large_imports
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +67,12 @@ def run(options: argparse.Namespace) -> int:
 
 def translator(options: argparse.Namespace) -> line_by_line.Work:
     """Load the model, and return what translates lines with it."""
+    with large_imports():
+        from transformers.utils.logging import disable_progress_bar
+
+        from vaswani.shortlists.shortlist import Shortlist
+        from vaswani.translation import load, translate
+        from vaswani.workers import choose_workers
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     arguments = decoding(options) | ({} if options.n_best is None else {"num_return_sequences": options.n_best})
@@ -114,6 +116,6 @@ def check_n_best(model: Any, arguments: dict[str, Any]) -> None:
         raise UserError(f"--n_best={wanted} must be at most --num_beams={beams}")
 
 
-def as_lines(hypotheses: list[Hypothesis]) -> list[str]:
-    """Write the translations of one sentence as they stand in the output."""
+def as_lines(hypotheses: Sequence[tuple[str, float | None]]) -> list[str]:
+    """Write the translations of one sentence, each with its score or None, as they stand in the output."""
     return [text if score is None else f"{score:.4f}\t{text}" for text, score in hypotheses]

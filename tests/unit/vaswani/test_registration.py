@@ -34,6 +34,10 @@ print(*sorted({name.split(".")[0] for name in sys.modules} - before - {*sys.stdl
     [
         ("import vaswani; dir(vaswani)", set()),
         ("from vaswani import MODEL_TYPES, __version__", set()),
+        ("from vaswani.cli import main; main(['--help'])", set()),
+        ("from vaswani.cli import main; main(['translate', '--help'])", {"tqdm"}),
+        ("from vaswani.cli import main; main(['parse', '--help'])", {"tqdm", "backports"}),
+        ("from vaswani.cli import main; main(['translate', '--model', 'x', '--resume'])", {"tqdm"}),
     ],
 )
 def test_nothing_is_imported_that_is_not_needed(line, packages):

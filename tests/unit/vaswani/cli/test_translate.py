@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
-import vaswani.cli.translate as command
 from vaswani import VaswaniForConditionalGeneration, cli, translation, workers
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.shortlists.shortlist import Shortlist
@@ -42,8 +41,8 @@ def calls(monkeypatch):
         recorded.append({"model": model, "sentences": list(sentences), **arguments})
         return original(model, tokenizer, sentences, **arguments)
 
-    original = command.translate
-    monkeypatch.setattr(command, "translate", translate)
+    original = translation.translate
+    monkeypatch.setattr(translation, "translate", translate)
     return recorded
 
 
@@ -142,7 +141,7 @@ def test_a_signal_while_translating_does_not_wait(monkeypatch):
         signal.getsignal(signal.SIGTERM)  # Python's handler runs before this is over
         pytest.fail("went past the signal")
 
-    monkeypatch.setattr(command, "translate", interrupted)
+    monkeypatch.setattr(translation, "translate", interrupted)
     assert translate(status=128 + signal.SIGTERM) == []
 
 
