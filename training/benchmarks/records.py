@@ -133,3 +133,14 @@ class MemoryRow:
     peak: float | None = titled("peak, GB")
     foretold: float | None = titled("foretold, GB")
     growth: str | None = titled("GB")
+
+
+@dataclass(frozen=True)
+class StartRow:
+    """A row of ``benchmark.py start``: seconds until a process has written a line."""
+
+    what: str
+    median: float
+    lowest: float
+    highest: float
+    times_ours: float | None = titled("times ours")
