@@ -85,9 +85,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Write a cell: large numbers without decimals, small ones with two."""
+    """Write a cell: large numbers without decimals, small ones with two; a median with what it lies between."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        median, lowest, highest = map(cell, value.values())
+        return median if lowest == highest else f"{median} ({lowest}-{highest})"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
     return str(value)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -57,8 +58,8 @@ class Meter:
         if self.turn.device == "cuda" and self.updates % 10:  # to ask the GPU is to wait for it
             return False
         synchronize(self.turn.device)
-        self.tokens, self.pending = self.tokens + int(self.pending), 0
-        seconds = time.perf_counter() - self.started
+        tokens, seconds = together(float(self.pending), time.perf_counter() - self.started)
+        self.tokens, self.pending = self.tokens + round(tokens), 0
         wanted = self.turn.tokens if self.is_warm else self.turn.tokens / 3
         if self.tokens < wanted and seconds < self.turn.seconds:
             return False
@@ -68,6 +69,15 @@ class Meter:
         self.is_warm = True
         self.restart()
         return False
+
+
+def together(tokens: float, seconds: float) -> tuple[float, float]:
+    """Return the tokens of all processes, and the mean of their seconds: so all of them decide alike."""
+    if not distributed.is_initialized():
+        return tokens, seconds
+    sums = torch.tensor([tokens, seconds], dtype=torch.float64)
+    distributed.all_reduce(sums)
+    return float(sums[0]), float(sums[1]) / distributed.get_world_size()
 
 
 def multiply(turn: Turn) -> float:
@@ -148,8 +158,10 @@ def train_with_the_trainer(turn: Turn) -> float:
 
 def train_on_our_batches(turn: Turn) -> float:
     """Train on the batches of our own loop, with its optimizer and its precision."""
-    model = marian(turn)
+    model: torch.nn.Module = marian(turn)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    if turn.processes > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
 
     def update(batch: Batch) -> torch.Tensor:
         input_ids, attention_mask, labels = (tensor.to(turn.device, non_blocking=True) for tensor in batch)
@@ -177,7 +189,8 @@ def our_batches(turn: Turn) -> Iterator[Batch]:
     settings = parse_settings(turn.flags)
     prepared = prepare(settings.data, settings.model, settings.run.grammar_folder)
     rows = prepared.encoded["train"]
-    updates = plan_updates(lengths(rows), settings.optimization, process_index=0, num_processes=1)
+    rank = distributed.get_rank() if turn.processes > 1 else 0
+    updates = plan_updates(lengths(rows), settings.optimization, rank, turn.processes)
     workers = 2 if turn.device == "cuda" else 0
     for update in load_updates(updates, rows, prepared.tokenizer.pad_token_id, workers):
         yield from update.batches
@@ -228,11 +241,18 @@ CONTENDERS = {
 def main(turn: Turn) -> None:
     """Take a turn, and print what it measured."""
     if turn.device == "cpu":
-        torch.set_num_threads(usable_cores())
+        torch.set_num_threads(max(1, usable_cores() // turn.processes))
+    if turn.processes > 1:
+        distributed.init_process_group("gloo")
     result = {"rate": CONTENDERS[turn.contender](turn)}
     if turn.device == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated()
-    print(json.dumps(result))
+    if turn.processes == 1:
+        print(json.dumps(result))
+        return
+    if distributed.get_rank() == 0:
+        print(json.dumps(result), flush=True)
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ class Turn:
         Where the contender may write.
     attention : str
         MarianMT's `attn_implementation`.
+    processes : int
+        That take the turn together, each with its share of the cores and of every batch.
     """
 
     contender: str
@@ -45,6 +47,7 @@ class Turn:
     sentences: int
     folder: str
     attention: str = "sdpa"
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class Rates:
-    """The median, lowest and highest rate of several turns."""
+    """The median, lowest and highest of several turns: rates, or ratios of two rates."""
 
     median: float
     lowest: float
@@ -65,7 +68,7 @@ class Rates:
 
     @classmethod
     def of(cls, rates: Sequence[float]) -> "Rates":
-        """Summarize the rates of several turns."""
+        """Summarize several turns."""
         return cls(statistics.median(rates), min(rates), max(rates))
 
 
@@ -77,7 +80,8 @@ def titled(title: str) -> Any:
 def as_record(row: Any) -> dict[str, Any]:
     """Return a row as it stands in JSON and in the table: by the titles of its fields, without those that are None."""
     titles = {field.name: field.metadata.get("title", field.name) for field in dataclasses.fields(row)}
-    return {titles[name]: value for name, value in vars(row).items() if value is not None}
+    values = {name: vars(value) if isinstance(value, Rates) else value for name, value in vars(row).items()}
+    return {titles[name]: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,9 @@ class TrainingRow:
 
     what: str
     precision: str | None = None
-    median: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
+    rates: Rates | None = titled("target tokens/s")
     peak_memory: float | None = titled("peak memory, GB")
-    times_ours: float | None = titled("times ours")
-    ours_is_times: float | None = titled("ours is times")
+    ours_is_times: Rates | None = titled("ours is times")
     utilization: float | None = None
 
 
@@ -109,15 +110,14 @@ class PlanningRow:
 
 @dataclass(frozen=True)
 class GenerationRow:
-    """A row of ``benchmark.py generate``: a contender's target tokens a second, or why it is missing."""
+    """A row of ``benchmark.py generate``: a contender's target tokens a second, another figure, or what is missing."""
 
     what: str
+    on: str | None = None
     search: str | None = None
-    precision: str | None = None
-    median: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
-    ours_is_times: float | None = titled("ours in bf16 is times")
+    rates: Rates | None = titled("target tokens/s")
+    bf16_is_times: Rates | None = titled("ours in bf16 is times")
+    int8_is_times: Rates | None = titled("ours in int8 is times")
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,26 @@
 """Training speed: our loop against MarianMT of the same architecture, on the same data and machine, in turns.
 
-Every measurement is a process of its own, so that each has its own peak memory. The contenders take turns, so that
-other load on the machine slows all of them alike.
+Every measurement is a process of its own, or two with a core each, so that each has its own peak memory: with two, it
+is that of the larger one. The contenders take turns, so that other load on the machine slows all of them alike.
+"MarianMT" alone gets our batches, of pairs of equal lengths.
 """
 
 import argparse
 import json
 import math
 import random
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import GIGA, Rates, TrainingRow, Turn, TurnResult, as_record
+from training.machine import usable_cores
 from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
@@ -37,7 +40,7 @@ SMALL = {"model_type": "vaswani", "vocab_size": 8000, "d_model": 256} | {
     for stack in ("encoder", "decoder")
     for part, value in {"layers": 3, "ffn_dim": 1024, "attention_heads": 4}.items()
 }
-OURS = "ours"
+OURS, OURS_TOGETHER = "ours", "ours, 2 processes"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -75,11 +78,11 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
                 turns[contender.name].append(result)
                 say(f"round {number}/{options.rounds}: {contender.name}: {result.rate:,.0f} target tokens/s")
     flops = flops_per_target_token(workload.config)
-    ours = statistics.median(turn.rate for turn in turns[OURS])
+    ours = max(([turn.rate for turn in turns[name]] for name in (OURS, OURS_TOGETHER) if name in turns), key=median)
     rows = [summarize(contender, turns[contender.name], ours, flops, peaks) for contender in contenders]
     for precision, peak in peaks.items():
-        rows.append(TrainingRow("matrix product, GFLOP/s", precision=precision, median=peak / GIGA))
-    rows.append(TrainingRow("floor of the model, GFLOP a target token", median=flops / GIGA))
+        rows.append(TrainingRow("matrix product, GFLOP/s", precision=precision, rates=Rates.of([peak / GIGA])))
+    rows.append(TrainingRow("a target token, GFLOP", rates=Rates.of([flops / GIGA])))
     return [as_record(row) for row in rows]
 
 
@@ -93,7 +96,11 @@ class Contender:
 
 
 def summarize(
-    contender: Contender, turns: Sequence[TurnResult], ours: float, flops: float, peaks: Mapping[str, float]
+    contender: Contender,
+    turns: Sequence[TurnResult],
+    ours: Sequence[float],
+    flops: float,
+    peaks: Mapping[str, float],
 ) -> TrainingRow:
     """Make a contender's row.
 
@@ -101,24 +108,25 @@ def summarize(
     ----------
     contender : Contender
     turns : sequence of TurnResult
-    ours : float
-        The median of our training loop, in target tokens a second.
+    ours : sequence of float
+        Target tokens a second of our training loop, at its best setting, in the same rounds: the ratios are of those.
     flops : float
         Operations for a target token.
     peaks : mapping of str to float
         FLOP/s that the machine reaches in each precision. Utilization is the share of it that a contender reaches.
     """
     rates = Rates.of([turn.rate for turn in turns])
-    has_model = bool(contender.precision)
-    return TrainingRow(
-        what=f"{contender.name}, target tokens/s",
+    row = TrainingRow(
+        what=contender.name,
         precision=contender.precision,
-        **asdict(rates),
+        rates=rates,
         peak_memory=max(turn.peak_bytes for turn in turns) / GIGA,
-        times_ours=None if has_model else rates.median / ours,
-        ours_is_times=ours / rates.median if has_model else None,
-        utilization=rates.median * flops / peaks[contender.precision] if has_model else None,
     )
+    if not contender.precision:  # it has no model
+        return row
+    ratios = [mine / turn.rate for mine, turn in zip(ours, turns, strict=True)]
+    utilization = rates.median * flops / peaks[contender.precision]
+    return replace(row, ours_is_times=Rates.of(ratios), utilization=utilization)
 
 
 @dataclass(frozen=True)
@@ -187,22 +195,22 @@ class Workload:
     def contenders(self) -> list[Contender]:
         """Return every contender, in the order of the turns."""
         ours = Contender(OURS, "bf16", lambda: self.measure_ours("bf16"))
-        on_our_batches = Contender("MarianMT on our batches", "bf16", lambda: self.measure("batched", "bf16"))
+        batched = Contender("MarianMT", "bf16", lambda: self.measure("batched", "bf16"))
         loader = Contender("our loader alone", "", lambda: self.measure("loader", ""))
         if self.device == "cuda":
             trainer = Contender("MarianMT with Seq2SeqTrainer", "bf16", lambda: self.measure("trainer", "bf16"))
-            return [ours, trainer, on_our_batches, loader]
-        return [
-            ours,
-            Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32")),
-            Contender("MarianMT as HF's example", "fp32", lambda: self.measure("example", "fp32")),
-            on_our_batches,
-            # Not MarianMT's default, but faster on a CPU, so ours uses it too.
-            Contender("MarianMT on our batches, eager", "bf16", lambda: self.measure("batched", "bf16", "eager")),
-            loader,
-        ]
+            return [ours, trainer, batched, loader]
+        # Not MarianMT's default attention, but faster on a CPU, so ours uses it too.
+        eager = [Contender("MarianMT, eager", "bf16", lambda: self.measure("batched", "bf16", "eager"))]
+        entered = [ours, Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32"))]
+        if usable_cores() > 1:
+            entered.insert(1, Contender(OURS_TOGETHER, "bf16", lambda: self.measure_ours("bf16", 2)))
+            together = partial(self.measure, "batched", "bf16", "eager", 2)
+            eager.append(Contender("MarianMT, eager, 2 processes", "bf16", together))
+        example = Contender("MarianMT as HF's example", "fp32", lambda: self.measure("example", "fp32"))
+        return [*entered, *eager, batched, example, loader]
 
-    def measure(self, contender: str, precision: str, attention: str = "sdpa") -> TurnResult:
+    def measure(self, contender: str, precision: str, attention: str = "sdpa", processes: int = 1) -> TurnResult:
         """Let a contender of `contenders.py` take a turn."""
         turn = Turn(
             contender=contender,
@@ -214,11 +222,12 @@ class Workload:
             sentences=self.sentences,
             folder=str(self.folder / "trainer"),
             attention=attention,
+            processes=processes,
         )
-        output, peak_bytes = run_and_watch([sys.executable, "-m", CONTENDERS, json.dumps(asdict(turn))])
+        output, peak_bytes = run_and_watch([*launcher(processes), "-m", CONTENDERS, json.dumps(asdict(turn))])
         return TurnResult(**{"peak_bytes": peak_bytes} | json.loads(output.splitlines()[-1]))
 
-    def measure_ours(self, precision: str) -> TurnResult:
+    def measure_ours(self, precision: str, processes: int = 1) -> TurnResult:
         """Train with the real run.py; return the rate that it logged after its warm-up."""
         output_dir = self.folder / "run"
         flags = ["--overwrite_output_dir=true", f"--output_dir={output_dir}", "--eval_steps=0", "--save_steps=0"]
@@ -227,8 +236,14 @@ class Workload:
         flags += [f"--torch_compile={self.torch_compile}"]
         on_gpu = self.device == "cuda"
         program = ["-c", MEASURED_RUN, str(RUN)] if on_gpu else [str(RUN)]
-        output, peak_bytes = run_and_watch([sys.executable, *program, *self.flags, *flags])
+        output, peak_bytes = run_and_watch([*launcher(processes), *program, *self.flags, *flags])
         return TurnResult(logged_rate(output_dir), int(output.splitlines()[-1]) if on_gpu else peak_bytes)
+
+
+def launcher(processes: int) -> list[str]:
+    """Return the beginning of a command that runs Python in so many processes."""
+    together = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    return [sys.executable] if processes == 1 else [sys.executable, *together]
 
 
 def logged_rate(output_dir: Path) -> float:

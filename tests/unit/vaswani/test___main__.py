@@ -10,7 +10,12 @@ import pytest
     ("arguments", "status", "output", "error"),
     [
         ([], 0, "usage: vaswani COMMAND ...\n", ""),
-        (["trans"], 1, "", "error: command 'trans' must be one of translate, parse, attention, demo, shortlist, evaluate\n"),
+        (
+            ["trans"],
+            1,
+            "",
+            "error: command 'trans' must be one of translate, parse, attention, demo, shortlist, evaluate\n",
+        ),
     ],
 )
 def test_it_is_the_console_command(arguments, status, output, error, monkeypatch, capsys):

@@ -1,12 +1,14 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from training.benchmarks import contenders
 from training.benchmarks.contenders import Meter, main, marian, rate_of
+from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import Turn
+from training.benchmarks.training import launcher
 from training.settings import ROOT
 from vaswani.errors import UserError
 
@@ -40,6 +42,26 @@ def test_a_turn_is_over_when_its_time_is(clock):
         answers.append(meter.is_over(LABELS))
     assert answers == [False, False, False, True]
     assert meter.rate == 10 / 100.0
+
+
+def test_several_processes_count_their_tokens_together_and_decide_alike(clock, monkeypatch):
+    def all_reduce(sums):
+        sums += torch.tensor([5.0, 4.0])  # of the other process, which took 4 seconds
+
+    monkeypatch.setattr(contenders.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(contenders.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(contenders.distributed, "get_world_size", lambda: 2)
+    clock[0] = 10.0
+    assert contenders.together(7.0, 2.0) == (12.0, 3.0)
+
+
+def test_marian_is_trained_in_two_processes(tmp_path):
+    turn = replace(TURN, contender="batched", tokens=3000, seconds=20.0, folder=str(tmp_path), processes=2)
+    flags = ["--max_tokens_per_batch=500", "--max_source_length=64", "--max_target_length=64"]
+    turn = replace(turn, flags=[*turn.flags, *flags])
+    output, _ = run_and_watch([*launcher(2), "-m", "training.benchmarks.contenders", json.dumps(asdict(turn))])
+    assert len(output.splitlines()) == 1
+    assert json.loads(output)["rate"] > 0
 
 
 def test_a_gpu_is_asked_at_every_tenth_update_only(clock, monkeypatch):

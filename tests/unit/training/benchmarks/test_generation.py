@@ -1,93 +1,73 @@
-import argparse
-
 import pytest
-import torch
 
 from training import benchmark
 from training.benchmarks import generation
-from training.benchmarks.generation import Contender, check, compare, copy_of, marian_like
+from training.benchmarks.generation import compare, take_turns
 from training.benchmarks.records import Rates
-from vaswani.errors import UserError
+from training.benchmarks.translators.work import Contender
 
 
-def test_ours_in_bf16_is_compared_with_rows_of_as_many_beams():
+def contender(name, precision, setting="2 threads", beams=4, is_cut=False):
+    return Contender(name, precision, setting, beams, lambda: None, is_cut)
+
+
+def test_ratios_are_those_of_the_same_turn_and_of_our_best_setting_of_the_same_search():
     contenders = [
-        Contender(name, beams, precision, lambda: None)
-        for name, beams, precision in [
-            ("ours", 1, "bf16"),
-            ("ours", 4, "bf16"),
-            ("MarianMT", 1, "fp32"),
-            ("ours", 4, "fp32"),
-        ]
+        contender("ours", "bf16"),
+        contender("ours", "bf16", "2 workers"),
+        contender("ours", "bf16", beams=1),
+        contender("ours, stock beam", "bf16"),
+        contender("CTranslate2", "int8"),
+        contender("ours", "int8"),
     ]
-    rows = compare(contenders, [Rates(median, 1.0, 99.0) for median in (20.0, 10.0, 5.0, 4.0)])
-    assert [row.ours_is_times for row in rows] == [1.0, 1.0, 4.0, 2.5]
-    assert [row.search for row in rows] == ["greedy", "beam 4", "greedy", "beam 4"]
-    assert (rows[2].what, rows[2].precision) == ("MarianMT, target tokens/s", "fp32")
-    assert (rows[2].median, rows[2].lowest, rows[2].highest) == (5.0, 1.0, 99.0)
+    rates = [[1.0, 2.0, 3.0], [4.0, 8.0, 6.0], [100.0] * 3, [90.0] * 3, [2.0, 2.0, 6.0], [1.0, 3.0, 6.0]]
+    rows = compare(contenders, rates)
+    assert [row.search for row in rows] == ["greedy"] + ["beam 4"] * 5
+    peer = rows[4]
+    assert (peer.what, peer.on, peer.rates) == ("CTranslate2, int8", "2 threads", Rates(2.0, 2.0, 6.0))
+    assert peer.bf16_is_times == Rates(2.0, 1.0, 4.0)
+    assert peer.int8_is_times == Rates(1.0, 0.5, 1.5)
+    assert rows[0].int8_is_times is None
 
 
-def test_a_translation_that_is_too_short_is_no_measurement():
-    options = argparse.Namespace(batch_sentences=2, new_tokens=3)
-    check(torch.zeros(2, 3), options)
-    for wrong in (torch.zeros(1, 3), torch.zeros(2, 2), [[1, 2, 3], [1, 2]]):
-        with pytest.raises(AssertionError):
-            check(wrong, options)
-
-
-def test_marian_has_our_weights_and_our_positions(random_model):
-    ours = random_model(d_model=16, encoder_attention_heads=2, decoder_attention_heads=2)
-    marian = marian_like(ours)
-    ids = torch.randint(1, 22, (2, 5))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids}
-    torch.testing.assert_close(marian(**inputs).logits, ours(**inputs).logits, atol=1e-4, rtol=1e-4)
-
-
-def test_a_restricted_model_has_no_marian(random_model):
-    with pytest.raises(UserError, match="attention_restriction=3 must be none here: MarianMT cannot"):
-        marian_like(random_model(attention_restriction=3))
-
-
-def test_a_copy_in_another_precision_leaves_the_model_alone(random_model):
-    model = random_model()
-    copied = copy_of(model, torch.bfloat16, "cpu")
-    assert (copied.dtype, model.dtype) == (torch.bfloat16, torch.float32)
-    torch.testing.assert_close(copied.lm_head.weight, model.lm_head.weight.bfloat16())
+def test_a_cut_vocabulary_is_compared_with_a_cut_vocabulary_alone():
+    contenders = [contender("ours", "int8"), contender("CTranslate2, vmap", "int8", is_cut=True)]
+    assert compare(contenders, [[9.0], [3.0]])[1].int8_is_times is None
+    contenders.append(contender("ours, shortlist", "int8", is_cut=True))
+    rows = compare(contenders, [[9.0], [3.0], [6.0]])
+    assert rows[1].int8_is_times == Rates(2.0, 2.0, 2.0)
+    assert rows[0].int8_is_times == Rates(1.0, 1.0, 1.0)
 
 
 def test_every_contender_translates_every_turn_and_the_first_turn_does_not_count(monkeypatch):
-    said, times = [], iter([9.0, 9.0, 1.0, 2.0, 4.0, 4.0, 2.0, 8.0])
+    said, clock = [], iter([0.0, 9.0, 10.0, 19.0, 20.0, 21.0, 30.0, 32.0])
+    monkeypatch.setattr(generation.time, "perf_counter", lambda: next(clock))
     contenders = [
-        Contender("ours", 1, "bf16", lambda: said.append(1)),
-        Contender("peer", 1, "fp32", lambda: said.append(2)),
+        Contender(name, "bf16", "", 1, lambda name=name: said.append(name)) for name in ("ours", "CTranslate2")
     ]
-    monkeypatch.setattr(generation, "enter", lambda *_: (contenders, []))
-
-    def time_of(translate, device):
-        translate()
-        return next(times)
-
-    monkeypatch.setattr(generation, "time_of", time_of)
-    monkeypatch.setattr(generation.torch, "set_num_threads", lambda count: None)
-    flags = ["--turns=3", "--batch_sentences=2", "--new_tokens=8", "--model_config=demo", "--device=cpu"]
-    ours, peer = generation.run(benchmark.parse(["generate", *flags]))
-    assert said == [1, 2] * 4
-    assert (ours["median"], ours["lowest"], ours["highest"]) == (8.0, 4.0, 16.0)
-    assert (peer["median"], peer["lowest"], peer["highest"], peer["ours in bf16 is times"]) == (4.0, 2.0, 8.0, 2.0)
+    assert take_turns(contenders, 1) == [[1.0], [2.0]]
+    assert said == ["ours", "CTranslate2"] * 2
 
 
-def test_contenders_translate_the_same_sentences_to_the_same_length(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(generation, "find_spec", lambda name: None)
-    options = argparse.Namespace(batch_sentences=3, new_tokens=4, beams=2, device="cpu")
-    contenders, missing = generation.enter(tiny_config(), options, tmp_path)
-    assert [(contender.name, contender.beams) for contender in contenders[:5]] == [
-        ("ours", 1),
-        ("MarianMT", 1),
-        ("ours", 2),
-        ("MarianMT", 2),
-        ("our model, transformers' beam", 2),
-    ]
-    assert [contender.precision for contender in contenders] == ["fp32"] * 5 + ["bf16"] * 5
-    assert [row.what for row in missing] == ["CTranslate2: not installed (pip install ctranslate2)"]
-    for contender in contenders:
-        contender.translate()  # it checks the length itself
+@pytest.mark.slow
+def test_all_settings_of_all_peers_are_measured_and_fit_a_terminal(monkeypatch):
+    monkeypatch.setattr(generation, "usable_cores", lambda: 2)
+    monkeypatch.setattr(generation, "peaks", lambda cores: {("bf16", 1): 250.0, ("bf16", 2): 480.0})
+    flags = ["--turns=1", "--batch_sentences=3", "--new_tokens=4", "--model_config=demo", "--device=cpu", "--beams=2"]
+    rows = generation.run(benchmark.parse(["generate", *flags]))
+    settings = {(row["what"], row["on"]) for row in rows if row.get("search") == "beam 2" and "on" in row}
+    both = [("ours, bf16"), ("MarianMT, bf16"), ("CTranslate2, fp32"), ("CTranslate2, int8")]
+    expected = {(name, setting) for name in both for setting in ("2 threads", "2 workers")}
+    expected |= {(f"{name}, fp32", "2 threads") for name in ("ours", "MarianMT")}
+    expected |= {("ours, stock beam, bf16", "2 threads"), ("CTranslate2, vmap, int8", "2 workers")}
+    assert expected <= settings
+    assert settings - expected <= {
+        (f"{name}, {precision}", setting)
+        for name, precision in [("ours", "int8"), ("ours, shortlist", "bf16"), ("ours, shortlist", "int8")]
+        for setting in ("2 threads", "2 workers")
+    }
+    floors = [row["target tokens/s"]["median"] for row in rows if row["what"] == "a token, GFLOP"]
+    assert 0 < floors[0] < floors[1] < 2 * floors[0]
+    lines = benchmark.table(rows).splitlines()
+    assert max(map(len, lines)) < 100
+    assert len(lines) < 2 * len(rows)  # all columns side by side

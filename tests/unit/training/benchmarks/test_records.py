@@ -6,16 +6,19 @@ def test_rates_are_summarized_by_their_median_and_extremes():
 
 
 def test_the_keys_of_json_are_those_that_others_may_read():
-    training = as_record(TrainingRow("ours", "", 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
-    keys = ["what", "precision", "median", "lowest", "highest"]
-    assert list(training) == [*keys, "peak memory, GB", "times ours", "ours is times", "utilization"]
-    assert list(training.values()) == ["ours", "", 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    rates, ratios = Rates(2.0, 1.0, 3.0), Rates(1.5, 1.0, 2.0)
+    told, ratio = {"median": 2.0, "lowest": 1.0, "highest": 3.0}, {"median": 1.5, "lowest": 1.0, "highest": 2.0}
+    training = as_record(TrainingRow("ours", "", rates, 4.0, ratios, 7.0))
+    keys = ["what", "precision", "target tokens/s", "peak memory, GB", "ours is times", "utilization"]
+    assert list(training) == keys
+    assert list(training.values()) == ["ours", "", told, 4.0, ratio, 7.0]
     planning = as_record(PlanningRow("1,000", 8, "9", 1.0, 2.0, 3.0))
     assert list(planning) == ["pairs", "length_groups", "updates", "seconds", "real tokens, %", "peak memory, GB"]
     assert list(planning.values()) == ["1,000", 8, "9", 1.0, 2.0, 3.0]
-    generation = as_record(GenerationRow("ours", "greedy", "bf16", 1.0, 2.0, 3.0, 4.0))
-    keys = ["what", "search", "precision", "median", "lowest", "highest"]
-    assert list(generation) == [*keys, "ours in bf16 is times"]
+    generation = as_record(GenerationRow("ours, bf16", "2 workers", "greedy", rates, ratios, ratios))
+    keys = ["what", "on", "search", "target tokens/s", "ours in bf16 is times", "ours in int8 is times"]
+    assert list(generation) == keys
+    assert list(generation.values()) == ["ours, bf16", "2 workers", "greedy", told, ratio, ratio]
 
 
 def test_a_record_leaves_out_what_its_row_lacks():

@@ -5,7 +5,7 @@ import pytest
 
 from training import benchmark
 from training.benchmarks import training
-from training.benchmarks.records import Turn, TurnResult
+from training.benchmarks.records import Rates, Turn, TurnResult
 from training.recipe import parse_settings
 from training.tables.cost import flops_per_target_token
 
@@ -14,55 +14,67 @@ def workload(folder: Path, *flags: str) -> training.Workload:
     return training.Workload.of(benchmark.parse(["train", "--dataset_name=grammar", *flags]), folder)
 
 
-def test_ratios_are_those_of_the_medians():
+def test_ratios_are_those_of_the_same_round():
     turns = [TurnResult(rate, peak_bytes) for rate, peak_bytes in ((1.0, 2e9), (4.0, 3e9), (2.0, 1e9))]
     contender = training.Contender("peer", "fp32", lambda: turns[0])
-    row = training.summarize(contender, turns, ours=6.0, flops=10.0, peaks={"fp32": 40.0, "bf16": 1.0})
-    assert (row.what, row.precision) == ("peer, target tokens/s", "fp32")
-    assert (row.median, row.lowest, row.highest) == (2.0, 1.0, 4.0)
-    assert (row.ours_is_times, row.times_ours, row.utilization, row.peak_memory) == (3.0, None, 0.5, 3.0)
+    row = training.summarize(contender, turns, [6.0, 4.0, 8.0], flops=10.0, peaks={"fp32": 40.0, "bf16": 1.0})
+    assert (row.what, row.precision, row.rates) == ("peer", "fp32", Rates(2.0, 1.0, 4.0))
+    assert (row.ours_is_times, row.utilization, row.peak_memory) == (Rates(4.0, 1.0, 6.0), 0.5, 3.0)
 
 
-def test_the_loader_is_compared_the_other_way_round():
+def test_a_loader_has_no_ratio():
     contender = training.Contender("our loader alone", "", lambda: TurnResult(12.0, 1))
-    row = training.summarize(contender, [TurnResult(12.0, 1)], ours=6.0, flops=10.0, peaks={})
-    assert (row.times_ours, row.ours_is_times, row.utilization) == (2.0, None, None)
+    row = training.summarize(contender, [TurnResult(12.0, 1)], [6.0], flops=10.0, peaks={})
+    assert (row.ours_is_times, row.utilization) == (None, None)
 
 
-def test_all_contenders_take_turns_and_the_table_begins_with_ours(monkeypatch):
+def test_all_contenders_take_turns_and_our_best_is_compared(monkeypatch):
     rates = {"gemm": 1e12, "batched": 50.0, "loader": 400.0, "example": 25.0}
     taken = []
 
-    def measure(workload, contender, precision, attention="sdpa"):
-        taken.append((contender, precision, attention))
-        return TurnResult(rates[contender], 1_500_000_000)
+    def measure(workload, contender, precision, attention="sdpa", processes=1):
+        taken.append((contender, precision, attention, processes))
+        return TurnResult(rates[contender] * processes, 1_500_000_000)
 
-    def measure_ours(workload, precision):
-        taken.append(("run.py", precision, "eager"))
-        return TurnResult(100.0 if precision == "bf16" else 80.0, 1_000_000_000)
+    def measure_ours(workload, precision, processes=1):
+        taken.append(("run.py", precision, "eager", processes))
+        return TurnResult((100.0 if precision == "bf16" else 80.0) + 100 * (processes - 1), 1_000_000_000)
 
     monkeypatch.setattr(training.Workload, "measure", measure)
     monkeypatch.setattr(training.Workload, "measure_ours", measure_ours)
+    monkeypatch.setattr(training, "usable_cores", lambda: 2)
     rows = training.run(benchmark.parse(["train", "--device=cpu", "--dataset_name=grammar", "--rounds=2"]))
-    turn = [("run.py", "bf16", "eager"), ("run.py", "fp32", "eager"), ("example", "fp32", "sdpa")]
-    turn += [("batched", "bf16", "sdpa"), ("batched", "bf16", "eager"), ("loader", "", "sdpa")]
-    assert taken == [("gemm", "fp32", "sdpa"), ("gemm", "bf16", "sdpa"), *turn, *turn]
-    assert [row["what"].removesuffix(", target tokens/s") for row in rows[:6]] == [
+    turn = [("run.py", "bf16", "eager", 1), ("run.py", "bf16", "eager", 2), ("run.py", "fp32", "eager", 1)]
+    turn += [("batched", "bf16", "eager", 1), ("batched", "bf16", "eager", 2), ("batched", "bf16", "sdpa", 1)]
+    turn += [("example", "fp32", "sdpa", 1), ("loader", "", "sdpa", 1)]
+    assert taken == [("gemm", "fp32", "sdpa", 1), ("gemm", "bf16", "sdpa", 1), *turn, *turn]
+    assert [row["what"] for row in rows[:8]] == [
         "ours",
+        "ours, 2 processes",
         "ours in float32",
+        "MarianMT, eager",
+        "MarianMT, eager, 2 processes",
+        "MarianMT",
         "MarianMT as HF's example",
-        "MarianMT on our batches",
-        "MarianMT on our batches, eager",
         "our loader alone",
     ]
-    assert [row.get("ours is times") for row in rows[:6]] == [1.0, 1.25, 4.0, 2.0, 2.0, None]
-    assert rows[5]["times ours"] == 4.0
-    assert rows[6] == {"what": "matrix product, GFLOP/s", "precision": "fp32", "median": 1000.0}
-    flops = rows[8]["median"] * 1e9
+    ratios = [row["ours is times"]["median"] for row in rows[:7]]
+    assert ratios == [2.0, 1.0, 2.5, 4.0, 2.0, 4.0, 8.0]
+    assert "ours is times" not in rows[7]
+    peak = {"median": 1000.0, "lowest": 1000.0, "highest": 1000.0}
+    assert rows[8] == {"what": "matrix product, GFLOP/s", "precision": "fp32", "target tokens/s": peak}
+    flops = rows[10]["target tokens/s"]["median"] * 1e9
     assert rows[0]["utilization"] == pytest.approx(100 * flops / 1e12)
-    assert set(rows[0]) == {
-        *("what", "precision", "median", "lowest", "highest", "peak memory, GB", "ours is times", "utilization"),
-    }
+    lines = benchmark.table(rows).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) < 2 * len(rows)  # all columns side by side
+
+
+def test_with_one_core_nothing_is_measured_in_two_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "usable_cores", lambda: 1)
+    names = [contender.name for contender in workload(tmp_path, "--device=cpu").contenders()]
+    assert not [name for name in names if "2 processes" in name]
+    assert names[0] == "ours"
 
 
 def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tmp_path, monkeypatch):
@@ -103,6 +115,10 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
         folder=str(tmp_path / "trainer"),
         attention="eager",
     )
+    work.measure("batched", "bf16", "eager", 2)
+    together = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    assert commands[1][1:7] == [*together, "-m", "training.benchmarks.contenders"]
+    assert Turn(**json.loads(commands.pop(1)[7])).processes == 2
     assert work.measure_ours("fp32") == TurnResult(20 / 3, 123)  # 20 tokens in 1 + 2 seconds, without the warm-up
     ours = parse_settings(commands[1][2:])
     assert (
@@ -114,6 +130,8 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
     assert (ours.run.eval_steps, ours.run.save_steps, ours.run.output_dir) == (0, 0, str(tmp_path / "run"))
     work.measure_ours("bf16")
     assert parse_settings(commands[2][2:]).run.mixed_precision == "bf16"
+    work.measure_ours("bf16", 2)
+    assert commands[3][1:6] == [*together, str(training.RUN)]
 
 
 def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):
@@ -122,7 +140,7 @@ def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):
     assert [contender.name for contender in work.contenders()] == [
         "ours",
         "MarianMT with Seq2SeqTrainer",
-        "MarianMT on our batches",
+        "MarianMT",
         "our loader alone",
     ]
     monkeypatch.setattr(training, "run_and_watch", lambda command: ('{"rate": 3.5, "peak_bytes": 77}\n', 123))

@@ -1,0 +1,56 @@
+"""The most that matrix products give on this machine: what the rate of a translation may be compared with."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from training.benchmarks.records import GIGA
+
+
+SIZE = 2048
+
+
+def peaks(cores: int) -> dict[tuple[str, int], float]:
+    """Return GFLOP/s of large products by precision, "bf16" or "int8", and number of threads, 1 or `cores`.
+
+    Products in int8 are PyTorch's by oneDNN; where it lacks them, they are left out.
+    """
+    threads, found = torch.get_num_threads(), {}
+    for precision, product in (("bf16", bfloat16_product()), ("int8", int8_product())):
+        for count in sorted({1, cores}):
+            torch.set_num_threads(count)
+            if product is not None:
+                found[precision, count] = 2 * SIZE**3 / fastest(product) / GIGA
+    torch.set_num_threads(threads)
+    return found
+
+
+def bfloat16_product() -> Callable[[], torch.Tensor]:
+    """Return a product of two matrices in bfloat16."""
+    left, right = (torch.randn(SIZE, SIZE).bfloat16() for _ in range(2))
+    return lambda: left @ right
+
+
+def int8_product() -> Callable[[], torch.Tensor] | None:
+    """Return a product of a matrix of 8 bits with a weight of 8 bits that was laid out before, or None."""
+    states = torch.randint(0, 256, (SIZE, SIZE), dtype=torch.uint8)
+    weight = torch.randint(-127, 128, (SIZE, SIZE), dtype=torch.int8)
+    scales, zeros = torch.ones(SIZE), torch.zeros(SIZE, dtype=torch.int64)
+    output = (1.0, 0, torch.bfloat16, "none", [], "")
+    try:
+        packed = torch.ops.onednn.qlinear_prepack(weight, [SIZE, SIZE])
+        torch.ops.onednn.qlinear_pointwise(states, 1.0, 128, packed, scales, zeros, None, *output)
+    except (AttributeError, RuntimeError):
+        return None
+    return lambda: torch.ops.onednn.qlinear_pointwise(states, 1.0, 128, packed, scales, zeros, None, *output)
+
+
+def fastest(product: Callable[[], torch.Tensor], times: int = 20) -> float:
+    """Return the seconds of the fastest of several calls."""
+    best = float("inf")
+    for _ in range(times):
+        started = time.perf_counter()
+        product()
+        best = min(best, time.perf_counter() - started)
+    return best
