@@ -196,7 +196,9 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
             if options.with_gradient:
                 d_target = (target_logits[rows] - logsumexps[rows]).exp() - nll_weight
                 # Overwrites the probabilities, which are not needed again; -eps_i for every type is added below.
-                d_logits = probabilities.scatter_(1, labels[rows, None], d_target[:, None].to(probabilities.dtype))
+                # `scatter_` would copy all of them twice on a CPU.
+                d_logits = probabilities
+                d_logits[torch.arange(len(d_logits), device=d_logits.device), labels[rows]] = d_target.to(logits.dtype)
                 d_states[rows] = d_logits @ projection
                 d_weight += d_logits.T @ states[rows]
         if options.with_gradient:
