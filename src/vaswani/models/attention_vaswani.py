@@ -56,6 +56,40 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+    num_heads: int,
+) -> torch.Tensor:
+    """Return softmax(Q K^T / sqrt(d_k)) V, Eq. 1: faster on a CPU than PyTorch's own for few queries.
+
+    It is computed in the type of the keys, and returned in that of the query.
+
+    Parameters
+    ----------
+    query : Tensor of shape (B * H, K, d_k)
+        Of K hypotheses, or of K positions.
+    keys, values : Tensor of shape (B * H, d_k, N) and (B * H, N, d_v)
+    mask : Tensor of shape (B * H, K, N), or None
+        Added to the scores.
+    scaling : float
+        1 / sqrt(d_k).
+    num_heads : int
+        H.
+
+    Returns
+    -------
+    Tensor of shape (B * K, H * d_v)
+    """
+    dtype, query = query.dtype, query.to(keys.dtype)
+    scores = torch.bmm(query, keys).mul_(scaling) if mask is None else torch.baddbmm(mask, query, keys, alpha=scaling)
+    output = torch.bmm(scores.softmax(-1), values).to(dtype)  # (B * H, K, d_v)
+    return output.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2).flatten(0, 1)
+
+
 def reach_of(restriction: int, is_causal: bool) -> tuple[int, int]:
     """Return how many positions before and behind its own a query sees, so that it sees `restriction` in all.
 
@@ -195,4 +229,4 @@ def legal_connections(
     return (-before <= distance) & (distance <= behind) & is_real | (distance == 0)
 
 
-__all__ = ["band", "eager_attention_forward", "restricted"]
+__all__ = ["attend", "band", "eager_attention_forward", "restricted"]

@@ -17,7 +17,8 @@ from torch.nn.modules import module as torch_module
 from transformers.generation import GenerationMixin
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .encoding_vaswani import source_keys_and_values
+from .attention_vaswani import attend
+from .encoding_vaswani import attention_dtype, source_keys_and_values
 from .packing_vaswani import projection, rows_of
 
 
@@ -45,9 +46,11 @@ class KVCache:
     attentions : sequence of VaswaniAttention
         The self-attention of each layer.
     states : Tensor of shape (B, S, D)
-        The encoder's output, for its device and type.
+        The encoder's output, for its device.
     num_beams : int
         K.
+    dtype : dtype
+        Of keys, values and mask.
 
     Attributes
     ----------
@@ -55,19 +58,18 @@ class KVCache:
         Positions so far.
     dropped : int
         Of these, the first ones, which have no slots any more.
-    keys, values : list of Tensor of shape (B * H, d_k, slots) and (B * H, slots, d_v)
-        One of each a layer; keys are columns, as their product wants them. Slots beyond (`length` - `dropped`) * K are
-        empty.
+    keys, values : list of Tensor of shape (B * H, slots, d_k) and (B * H, slots, d_v)
+        One of each a layer. Slots beyond (`length` - `dropped`) * K are empty.
     mask : Tensor of shape (B, K, slots)
         Added to attention scores: 0 where a hypothesis may look, -inf elsewhere.
     """
 
-    def __init__(self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int):
+    def __init__(self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int, dtype: torch.dtype):
         self.num_beams, self.length, self.dropped = num_beams, 0, 0
         self.restriction = attentions[0].restriction
         self.num_heads = attentions[0].q_proj.out_features // attentions[0].head_dim
-        rows = len(states) * self.num_heads
-        self.keys = [states.new_empty(rows, attention.head_dim, 0) for attention in attentions]
+        rows, states = len(states) * self.num_heads, states.new_empty(len(states), dtype=dtype)
+        self.keys = [states.new_empty(rows, 0, attention.head_dim) for attention in attentions]
         self.values = [states.new_empty(rows, 0, attention.v_head_dim) for attention in attentions]
         self.mask = states.new_empty(len(states), num_beams, 0)
 
@@ -89,7 +91,7 @@ class KVCache:
         Attention covers empty slots too, masked: a slice without them would be copied by `bmm`.
         """
         slots = self._slots_of(self.length - 1)
-        self.keys[layer][..., slots] = keys.mT
+        self.keys[layer][:, slots] = keys
         self.values[layer][:, slots] = values
         return self.keys[layer], self.values[layer]
 
@@ -109,7 +111,7 @@ class KVCache:
             return
         kept = slice(self._slots_of(self.length - self.restriction).stop, None)
         self.mask = self.mask[..., kept]
-        self.keys = [keys[..., kept] for keys in self.keys]
+        self.keys = [keys[:, kept] for keys in self.keys]
         self.values = [values[:, kept] for values in self.values]
         self.dropped = self.length - self.restriction + 1
 
@@ -117,7 +119,7 @@ class KVCache:
         shortest = min(MIN_NEW_POSITIONS, max(1, MAX_NEW_SLOTS_WHEN_SHORT // self.num_beams))
         slots = max(shortest, int(GROWTH * (self.length - self.dropped))) * self.num_beams
         self.mask = pad(self.mask, (0, slots), value=-math.inf)
-        self.keys = [pad(keys, (0, slots)) for keys in self.keys]
+        self.keys = [pad(keys, (0, 0, 0, slots)) for keys in self.keys]
         self.values = [pad(values, (0, 0, 0, slots)) for values in self.values]
 
 
@@ -177,7 +179,7 @@ class IncrementalLayer:
             self.index, self._fold(key, attention.head_dim), self._fold(value, attention.v_head_dim)
         )
         query = self._fold(query, attention.head_dim)
-        return self.self_out(attend(query, keys, values, mask, attention.scaling, self.num_heads))
+        return self.self_out(attend(query, keys.mT, values, mask, attention.scaling, self.num_heads))
 
     def _cross_attention(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         attention = self.layer.encoder_attn
@@ -211,17 +213,17 @@ class IncrementalState:
 
     def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
         self.decoder, self.lm_head = model.model.decoder, model.lm_head
-        layers, source = self.decoder.layers, source_keys_and_values(self.decoder, states, source_mask)
-        self.cache = KVCache([layer.self_attn for layer in layers], states, num_beams)
+        layers, dtype = self.decoder.layers, attention_dtype(model)
+        source = source_keys_and_values(self.decoder, states, source_mask, dtype)
+        self.cache = KVCache([layer.self_attn for layer in layers], states, num_beams, dtype)
         self.layers = [
             IncrementalLayer(layer, index, part, num_beams)
             for index, (layer, part) in enumerate(zip(layers, source, strict=True))
         ]
         self.source_mask: torch.Tensor | None = None  # (B, K, S), added to scores
         if source_mask is not None and not source_mask.all():
-            lowest = torch.finfo(states.dtype).min
-            self.source_mask = states.new_zeros(source_mask.shape).masked_fill(source_mask == 0, lowest)
-            self.source_mask = self.source_mask[:, None].repeat(1, num_beams, 1)
+            mask = torch.zeros_like(source_mask, dtype=dtype).masked_fill(source_mask == 0, torch.finfo(dtype).min)
+            self.source_mask = mask[:, None].repeat(1, num_beams, 1)
         self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
         if self.project_to_vocabulary is self.lm_head and self.lm_head.bias is None:
             self.project_to_vocabulary = self._multiply_in_place
@@ -266,36 +268,6 @@ class IncrementalState:
         # Logits are by far the largest tensor: memory for new ones at every step would cost as much time as a layer.
         self.logits.resize_(len(hidden_states), self.lm_head.out_features)
         return torch.mm(hidden_states, self.lm_head.weight.T, out=self.logits)
-
-
-def attend(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scaling: float,
-    num_heads: int,
-) -> torch.Tensor:
-    """Return softmax(Q K^T / sqrt(d_k)) V, Eq. 1: faster on a CPU than PyTorch's own for so few queries.
-
-    Parameters
-    ----------
-    query : Tensor of shape (B * H, K, d_k)
-    keys, values : Tensor of shape (B * H, d_k, N) and (B * H, N, d_v)
-    mask : Tensor of shape (B * H, K, N), or None
-        Added to the scores.
-    scaling : float
-        1 / sqrt(d_k).
-    num_heads : int
-        H.
-
-    Returns
-    -------
-    Tensor of shape (R, H * d_v)
-    """
-    scores = torch.bmm(query, keys).mul_(scaling) if mask is None else torch.baddbmm(mask, query, keys, alpha=scaling)
-    output = torch.bmm(scores.softmax(-1), values)  # (B * H, K, d_v)
-    return output.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def select_sentences(states: torch.Tensor, sentences: torch.Tensor, num_heads: int) -> torch.Tensor:

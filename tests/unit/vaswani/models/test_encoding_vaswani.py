@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from vaswani.models import modeling_vaswani
-from vaswani.models.encoding_vaswani import RealTokens, encode, source_keys_and_values
+from vaswani.models import encoding_vaswani, modeling_vaswani
+from vaswani.models.encoding_vaswani import RealTokens, attention_dtype, encode, source_keys_and_values
+from vaswani.models.int8_vaswani import kernel_problem
 
 
 def test_real_tokens_are_picked_and_put_back():
@@ -32,12 +33,43 @@ def test_it_gives_what_the_encoder_gives(is_padded, random_model, batch):
 
 
 @torch.no_grad()
+def test_parts_of_a_batch_are_encoded_as_the_whole(random_model, batch, monkeypatch):
+    model = random_model()
+    given = batch(model.config)
+    whole = encode(model.model.encoder, given["input_ids"], given["attention_mask"])
+    monkeypatch.setattr(encoding_vaswani, "MAX_POSITIONS", 8)  # one sentence, four tokens of keys and values
+    torch.testing.assert_close(encode(model.model.encoder, given["input_ids"], given["attention_mask"]), whole)
+    pairs = source_keys_and_values(model.model.decoder, whole, given["attention_mask"], torch.float32)
+    monkeypatch.undo()
+    for parts, expected in zip(
+        pairs, source_keys_and_values(model.model.decoder, whole, None, torch.float32), strict=True
+    ):
+        real = given["attention_mask"].bool()
+        for part, other in zip((parts[0].mT, parts[1]), (expected[0].mT, expected[1]), strict=True):
+            each, others = (heads.unflatten(0, (len(real), -1)).transpose(1, 2)[real] for heads in (part, other))
+            torch.testing.assert_close(each, others)
+
+
+@pytest.mark.parametrize(("has_bfloat16", "has_tiles"), [(True, False), (True, True), (False, False)])
+def test_attention_is_computed_in_the_fastest_type_that_is_exact_enough(
+    has_bfloat16, has_tiles, random_model, monkeypatch
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+    fastest = torch.bfloat16 if has_bfloat16 and not has_tiles else torch.float32
+    assert attention_dtype(random_model()) == torch.float32
+    assert attention_dtype(random_model().bfloat16()) == fastest
+    if kernel_problem() is None:
+        assert attention_dtype(random_model().quantize()) == fastest
+
+
+@torch.no_grad()
 def test_keys_and_values_of_all_layers_are_those_of_each(random_model, batch):
     model = random_model()
     mask = batch(model.config)["attention_mask"]
     states = torch.randn(*mask.shape, model.config.d_model)
     real = mask.bool()
-    pairs = source_keys_and_values(model.model.decoder, states, mask)
+    pairs = source_keys_and_values(model.model.decoder, states, mask, torch.float32)
     for (keys, values), layer in zip(pairs, model.model.decoder.layers, strict=True):
         attention = layer.encoder_attn
         for computed, part in ((keys.mT, attention.k_proj), (values, attention.v_proj)):

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from vaswani.models.attention_vaswani import attend
 from vaswani.models.generation_vaswani import ModelState
-from vaswani.models.incremental_vaswani import IncrementalState, KVCache, attend, is_as_written
+from vaswani.models.incremental_vaswani import IncrementalState, KVCache, is_as_written
 
 
 SOURCE = {"input_ids": torch.arange(1, 6).expand(3, 5), "attention_mask": torch.ones(3, 5, dtype=torch.int64)}
@@ -96,7 +97,7 @@ def test_what_leaves_a_model_as_it_was_keeps_it_fast(random_model):
 def cache_of(random_model, num_beams: int) -> KVCache:
     model = random_model(decoder_attention_heads=2, head_dim=6, v_head_dim=4)
     attentions = [layer.self_attn for layer in model.model.decoder.layers]
-    return KVCache(attentions, torch.zeros(2, 5, 16), num_beams)
+    return KVCache(attentions, torch.zeros(2, 5, 16), num_beams, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_cache_grows_by_a_quarter_and_at_first_by_a_few_positions(num_beams, f
         if room not in rooms:
             rooms.append(room)
     assert rooms == first_rooms
-    assert cache.keys[1].shape == (4, 6, rooms[-1] * num_beams)
+    assert cache.keys[1].shape == (4, rooms[-1] * num_beams, 6)
     assert cache.values[1].shape == (4, rooms[-1] * num_beams, 4)
 
 
@@ -125,12 +126,12 @@ def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
     assert (cache.mask[cache.mask != 0] == -math.inf).all()
     keys, values = torch.randn(4, 2, 6), torch.randn(4, 2, 4)
     all_keys, all_values = cache.append(1, keys, values)
-    assert torch.equal(all_keys[..., 2:4], keys.mT)
+    assert torch.equal(all_keys[:, 2:4], keys)
     assert torch.equal(all_values[:, 2:4], values)
-    assert not all_keys[..., :2].any()
+    assert not all_keys[:, :2].any()
     assert not cache.keys[0].any()
     cache.select(torch.tensor([1]))
-    assert torch.equal(cache.keys[1][..., 2:4], keys[2:].mT)
+    assert torch.equal(cache.keys[1][:, 2:4], keys[2:])
     assert (cache.mask == 0).nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 3]]
 
 
@@ -138,13 +139,15 @@ def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
 def test_a_restricted_cache_shows_the_last_positions_and_drops_the_others(restriction, random_model):
     num_beams, room = 2, 0
     model = random_model(attention_restriction=restriction)
-    cache = KVCache([layer.self_attn for layer in model.model.decoder.layers], torch.zeros(3, 5, 16), num_beams)
+    cache = KVCache(
+        [layer.self_attn for layer in model.model.decoder.layers], torch.zeros(3, 5, 16), num_beams, torch.float32
+    )
     for length in range(1, 200):
         cache.advance(None)
         for layer in range(2):
             states = torch.full((6, num_beams, 8), float(length))
             keys, _ = cache.append(layer, states, states)
-        seen = keys[0, 0, cache.mask[0, 0] == 0].tolist()
+        seen = keys[0, cache.mask[0, 0] == 0, 0].tolist()
         assert seen == list(range(max(1, length - restriction + 1), length + 1))
         room = max(room, cache.mask.shape[2] // num_beams)
     assert room <= restriction + max(16, restriction // 4)
