@@ -88,4 +88,4 @@ def test_translations_become_as_long_as_they_may_and_fill_one_batch(tmp_path, mo
 
 @pytest.mark.slow
 def test_a_run_is_measured(tmp_path):
-    assert 0.2 < measure(replace(TRAINING, **TINY, tokens=100), tmp_path) / memory.GIGA < 10
+    assert 0.2 < measure(replace(TRAINING, **TINY, tokens=300), tmp_path) / memory.GIGA < 10
