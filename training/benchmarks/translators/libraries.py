@@ -40,7 +40,7 @@ def ctranslate2_contenders(
         The tokens of its vocabulary map, which it considers instead of all.
     cores : int
         All are used: by several threads for one batch (`intra_threads`), or, as its documentation advises, by as many
-        workers (`inter_threads`), to which it hands a batch each.
+        workers (`inter_threads`), to which it hands a batch each; in float32 in the latter way only.
     folder : Path
         For the converted model.
     """
@@ -53,7 +53,7 @@ def ctranslate2_contenders(
         settings[f"{cores} workers"] = {"inter_threads": cores, "intra_threads": 1}
     contenders = []
     for precision, kind in TYPES.items():
-        for setting, threads in settings.items():
+        for setting, threads in list(settings.items())[-1 if precision == "fp32" else 0 :]:
             translator = library.Translator(str(folder / "ct2"), device=device, compute_type=kind, **threads)
             for count in (1, beams):
                 translate = partial(translate_all, translator, work, beam_size=count)

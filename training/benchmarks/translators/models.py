@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,10 +12,12 @@ from training.benchmarks.translators.work import Contender, Work
 from training.benchmarks.translators.workers import Workers
 from training.trainer.model import check_has_twin
 from vaswani import VaswaniForConditionalGeneration
+from vaswani.models.allowed_tokens_vaswani import AllowedTokens
+from vaswani.models.int8_vaswani import Int8IsMissing
 from vaswani.models.modeling_vaswani import sinusoids
 
 
-ALLOWED_TOKENS = "vaswani.models.allowed_tokens_vaswani"
+CUT = "ours, shortlist"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -46,9 +46,9 @@ class Models:
         self.setting = "GPU" if self.on_gpu else f"{cores} threads" if cores > 1 else "1 thread"
         self.tasks: dict[tuple[str, str, int], Callable[[int], None]] = {}
         for precision, dtype in DTYPES.items():
-            mine, theirs = (copy_of(model, dtype, device) for model in (ours, marian))
+            mine = copy_of(ours, dtype, device)
             self._add("ours", precision, mine)  # beam search with the paper's alpha, which its config has
-            self._add("MarianMT", precision, theirs)
+        self._add("MarianMT", "bf16", copy_of(marian, torch.bfloat16, device))
         self._add_beam("ours, stock beam", "bf16", beams, mine, length_penalty_alpha=None)
         if not self.on_gpu:
             self._add_reduced(copy_of(ours, torch.float32, device), mine, shortlist)
@@ -64,27 +64,27 @@ class Models:
         self.tasks[name, precision, beams] = partial(self.work.generate, model, num_beams=beams, **settings)
 
     def _add_reduced(self, mine: Any, in_bf16: Any, shortlist: Sequence[int]) -> None:
-        """Add our model in int8, and with a part of the vocabulary, as far as the library has both."""
-        models = {"bf16": in_bf16}
-        if hasattr(mine, "quantize"):
-            try:
-                models["int8"] = mine.quantize()
-            except ValueError as error:
-                print(f"ours in int8 is left out: {error}", file=sys.stderr)
-            else:
-                self._add("ours", "int8", models["int8"])
-        if find_spec(ALLOWED_TOKENS) is not None:
-            for precision, model in models.items():
-                cut = import_module(ALLOWED_TOKENS).AllowedTokens(shortlist)
-                self._add("ours, shortlist", precision, model, logits_processor=[cut])
+        """Add our model in int8, and in int8 with a part of the vocabulary; in bfloat16 where int8 is not possible."""
+        precision, model = "int8", mine
+        try:
+            self._add("ours", "int8", mine.quantize())
+        except Int8IsMissing as error:
+            print(f"ours in int8 is left out: {error}", file=sys.stderr)
+            precision, model = "bf16", in_bf16
+        self._add(CUT, precision, model, logits_processor=[AllowedTokens(shortlist)])
 
     def contenders(self) -> list[Contender]:
-        """Return all: those in float32, and transformers' own beam search of our model, in one process only."""
+        """Return all.
+
+        Those in float32, and transformers' own beam search of our model, are in one process only, and those with a
+        part of the vocabulary in several, where there are several.
+        """
         entered = []
         for key in self.tasks:
             name, precision, beams = key
-            is_cut = name == "ours, shortlist"
-            entered.append(Contender(name, precision, self.setting, beams, partial(self._one_by_one, key), is_cut))
+            is_cut = name == CUT
+            if self.workers is None or not is_cut:
+                entered.append(Contender(name, precision, self.setting, beams, partial(self._one_by_one, key), is_cut))
             if self.workers is not None and precision != "fp32" and name != "ours, stock beam":
                 setting = f"{len(self.workers.processes)} workers"
                 side_by_side = partial(self.workers.run, str(key), len(self.work.batches))

@@ -15,9 +15,8 @@ def test_ctranslate2_uses_the_cores_both_ways_and_its_map_is_our_shortlist(rando
     contenders = libraries.ctranslate2_contenders(marian_like(ours), work, 2, "cpu", shortlist, 2, tmp_path)
     settings = {(each.name, each.precision, each.setting, each.beams, each.is_cut) for each in contenders}
     plain = {
-        ("CTranslate2", kind, f"2 {of}", beams, False)
-        for kind in ("fp32", "int8")
-        for of in ("threads", "workers")
+        ("CTranslate2", kind, setting, beams, False)
+        for kind, setting in (("fp32", "2 workers"), ("int8", "2 threads"), ("int8", "2 workers"))
         for beams in (1, 2)
     }
     assert settings == plain | {("CTranslate2, vmap", "int8", "2 workers", beams, True) for beams in (1, 2)}

@@ -40,10 +40,21 @@ def test_models_translate_in_one_process_and_in_several(random_model):
     assert settings[:3] == [
         ("ours", "fp32", "2 threads", 1),
         ("ours", "fp32", "2 threads", 2),
-        ("MarianMT", "fp32", "2 threads", 1),
+        ("ours", "bf16", "2 threads", 1),
     ]
     assert {("MarianMT", "bf16", "2 workers", 1), ("ours", "bf16", "2 workers", 2)} <= set(settings)
     assert all(contender.is_cut == (contender.name == "ours, shortlist") for contender in entered)
+    assert {contender.setting for contender in entered if contender.is_cut} == {"2 workers"}
+
+
+def test_where_int8_is_missing_bfloat16_has_the_shortlist(random_model, monkeypatch, capsys):
+    monkeypatch.setattr("vaswani.models.int8_vaswani.kernel_problem", lambda: "no VNNI")
+    ours = random_model()
+    work = Work.of(ours.config, batches=1, sentences=2, new_tokens=2)
+    entered = Models(ours, marian_like(ours), work, 2, "cpu", [0, 1], cores=1).contenders()
+    assert {contender.precision for contender in entered if contender.is_cut} == {"bf16"}
+    assert "int8" not in {contender.precision for contender in entered}
+    assert "ours in int8 is left out: int8 is not possible here: no VNNI" in capsys.readouterr().err
 
 
 def test_with_one_core_there_are_no_workers(random_model):
