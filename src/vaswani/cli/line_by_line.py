@@ -20,6 +20,8 @@ BAR_OF_A_PIPE = "{desc}: {n_fmt} [{elapsed}, {rate_noinv_fmt}]"
 
 # Turns lines into as many groups of lines, and calls back with the number of lines after each batch of them.
 Work = Callable[[Sequence[str], Callable[[int], object]], list[str]]
+# What does the work, and who that is, in words.
+Worker = tuple[Work, str]
 
 
 def add_file_flags(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -38,14 +40,6 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
         "--replace_invalid", action="store_true", help="read bytes that are not UTF-8 as U+FFFD, instead of refusing"
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
-
-
-def announce(doing: str, workers: int, model: Any, options: argparse.Namespace) -> None:
-    """Say who computes, unless that is not wanted."""
-    from vaswani.workers import describe_workers  # which imports torch
-
-    if not options.quiet:
-        print(f"{doing} with {describe_workers(workers, model)}", file=sys.stderr)
 
 
 def memory_check(
@@ -69,7 +63,7 @@ def memory_check(
     return check
 
 
-def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, group: int = 1) -> int:
+def run(options: argparse.Namespace, prepare: Callable[[], Worker], doing: str, group: int = 1) -> int:
     """Turn all lines that the output does not hold yet into others, and return the exit status.
 
     Parameters
@@ -77,7 +71,7 @@ def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, gr
     options : Namespace
         With the flags of `add_file_flags` and `add_reading_flags`.
     prepare : callable
-        Returns what does the work, once the input has been looked through.
+        Returns what does the work, and who that is, once the input has been looked through.
     doing : str
         What the progress bar says, such as "Translating".
     group : int, default=1
@@ -108,13 +102,15 @@ def run(options: argparse.Namespace, prepare: Callable[[], Work], doing: str, gr
 
 
 def work_through(
-    options: argparse.Namespace, prepare: Callable[[], Work], doing: str, group: int, interruption: Interruption
+    options: argparse.Namespace, prepare: Callable[[], Worker], doing: str, group: int, interruption: Interruption
 ) -> None:
     """Read, work and write, a window of lines at a time."""
     errors = "replace" if options.replace_invalid else "strict"
     total = None if options.input is None else count_lines(options.input, errors)
-    work = prepare()
+    work, who = prepare()
     done, source, target = open_files(options, total, group)
+    if not options.quiet:
+        print(f"{doing} with {who}", file=sys.stderr)
     with tqdm(
         desc=doing,
         unit=" sentences",

@@ -76,8 +76,8 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"picture={options.picture!r} must end in .svg")
 
 
-def parser(options: argparse.Namespace) -> line_by_line.Work:
-    """Load the model, and return what parses lines with it.
+def parser(options: argparse.Namespace) -> line_by_line.Worker:
+    """Load the model; return what parses lines with it, and who does that.
 
     Raises
     ------
@@ -89,13 +89,12 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
 
         from vaswani.models.legal_trees_vaswani import LegalTrees
         from vaswani.translation import load, translate
-        from vaswani.workers import choose_workers
+        from vaswani.workers import choose_workers, describe_workers
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     if getattr(model.config, "target_lang", None) != TREES:
         raise UserError(f"model={options.model!r} must be a parser, whose target language is {TREES!r}")
     workers = choose_workers(options.workers, model.device)
-    line_by_line.announce("Parsing", workers, model, options)
     gold = next(read_trees(options.gold)) if options.gold else None
     is_drawn = options.picture is None
     how = {"is_constrained": not options.unconstrained, "workers": workers}
@@ -133,7 +132,7 @@ def parser(options: argparse.Namespace) -> line_by_line.Work:
             is_drawn = True
         return ["" if tree is None else str(tree) for tree in trees]
 
-    return work
+    return work, describe_workers(workers, model)
 
 
 def read_line(line: str, form: str) -> "Sentence":

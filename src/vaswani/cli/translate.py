@@ -65,20 +65,19 @@ def run(options: argparse.Namespace) -> int:
     return line_by_line.run(options, lambda: translator(options), "Translating", group=options.n_best or 1)
 
 
-def translator(options: argparse.Namespace) -> line_by_line.Work:
-    """Load the model, and return what translates lines with it."""
+def translator(options: argparse.Namespace) -> line_by_line.Worker:
+    """Load the model; return what translates lines with it, and who does that."""
     with large_imports():
         from transformers.utils.logging import disable_progress_bar
 
         from vaswani.shortlists.shortlist import Shortlist
         from vaswani.translation import load, translate
-        from vaswani.workers import choose_workers
+        from vaswani.workers import choose_workers, describe_workers
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     arguments = decoding(options) | ({} if options.n_best is None else {"num_return_sequences": options.n_best})
     check_n_best(model, arguments)
     workers = choose_workers(options.workers, model.device)
-    line_by_line.announce("Translating", workers, model, options)
     check_memory = line_by_line.memory_check(
         model, tokenizer, arguments, options, with_scores=options.scores, workers=workers
     )
@@ -99,7 +98,7 @@ def translator(options: argparse.Namespace) -> line_by_line.Work:
         )
         return [line for hypotheses in translations for line in as_lines(hypotheses)]
 
-    return work
+    return work, describe_workers(workers, model)
 
 
 def check_n_best(model: Any, arguments: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ def attention_dtype(model: Any) -> torch.dtype:
     Attention waits for memory, so bfloat16 takes less than half of float32's time with four beams (measured on Zen 4).
     With Intel's AMX, whose tiles so small products do not fill, float32 is the faster one.
     """
-    if (model.dtype is torch.float32 and not is_quantized(model)) or model.device.type != "cpu":
+    if model.device.type != "cpu" or not (model.dtype is torch.bfloat16 or is_quantized(model)):
         return model.dtype
     has_bfloat16, has_tiles = (
         getattr(torch.cpu, name, lambda: False)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")

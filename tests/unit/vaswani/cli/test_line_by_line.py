@@ -21,7 +21,7 @@ def run(tmp_path, monkeypatch):
             on_batch(len(lines))
             return [line[::-1] for line in lines for _ in range(group)]
 
-        return line_by_line.run(parser.parse_args(["--quiet", *flags]), lambda: work, "Turning", group)
+        return line_by_line.run(parser.parse_args(["--quiet", *flags]), lambda: (work, "a pencil"), "Turning", group)
 
     return run
 

@@ -57,7 +57,8 @@ def test_attention_is_computed_in_the_fastest_type_that_is_exact_enough(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
     fastest = torch.bfloat16 if has_bfloat16 and not has_tiles else torch.float32
-    assert attention_dtype(random_model()) == torch.float32
+    for exact in (torch.float32, torch.float64, torch.float16):
+        assert attention_dtype(random_model().to(exact)) == exact
     assert attention_dtype(random_model().bfloat16()) == fastest
     if kernel_problem() is None:
         assert attention_dtype(random_model().quantize()) == fastest
