@@ -29,6 +29,10 @@ from vaswani import VaswaniForConditionalGeneration
 SHORTLIST = 4096  # types of a vocabulary that is cut
 
 
+# Seconds before each turn: the threads of the one before wait for work by spinning, and would take its cores.
+PAUSE = 0.5
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``generate``."""
     group = parser.add_argument_group("generate")
@@ -80,6 +84,7 @@ def take_turns(contenders: Sequence[Contender], turns: int) -> list[list[float]]
     seconds: list[list[float]] = [[] for _ in contenders]
     for turn in range(turns + 1):
         for contender, taken in zip(contenders, seconds, strict=True):
+            time.sleep(PAUSE)
             started = time.perf_counter()
             contender.translate()
             taken.append(time.perf_counter() - started)

@@ -42,11 +42,12 @@ def test_a_cut_vocabulary_is_compared_with_a_cut_vocabulary_alone():
 def test_every_contender_translates_every_turn_and_the_first_turn_does_not_count(monkeypatch):
     said, clock = [], iter([0.0, 9.0, 10.0, 19.0, 20.0, 21.0, 30.0, 32.0])
     monkeypatch.setattr(generation.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(generation.time, "sleep", lambda seconds: said.append("pause"))
     contenders = [
         Contender(name, "bf16", "", 1, lambda name=name: said.append(name)) for name in ("ours", "CTranslate2")
     ]
     assert take_turns(contenders, 1) == [[1.0], [2.0]]
-    assert said == ["ours", "CTranslate2"] * 2
+    assert said == ["pause", "ours", "pause", "CTranslate2"] * 2
 
 
 @pytest.mark.slow
