@@ -51,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Let all contenders take their turns, and return a row for each."""
     cores = usable_cores() if options.device == "cpu" else 1
-    torch.set_num_threads(1)  # until the workers are forked
+    torch.set_num_threads(cores)
     config = load_config(options.model_config)
     check_has_twin(config)
     torch.manual_seed(2017)
@@ -60,16 +60,12 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     work = Work.of(config, options.batches or cores, options.batch_sentences, options.new_tokens, options.device)
     shortlist = [0, *(torch.randperm(config.vocab_size - 2)[: SHORTLIST - 1] + 1).tolist()]  # 0 ends a sentence
     models = Models(ours, marian, work, options.beams, options.device, shortlist, cores)
-    torch.set_num_threads(cores)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            contenders, missing = models.contenders(), [GenerationRow("CTranslate2: not installed: extra [dev]")]
-            if has_ctranslate2():
-                arguments = options.beams, options.device, shortlist, cores, Path(folder)
-                contenders, missing = contenders + ctranslate2_contenders(marian, work, *arguments), []
-            seconds = take_turns(contenders, options.turns)
-    finally:
-        models.close()
+    with tempfile.TemporaryDirectory() as folder:
+        contenders, missing = models.contenders(), [GenerationRow("CTranslate2: not installed: extra [dev]")]
+        if has_ctranslate2():
+            arguments = options.beams, options.device, shortlist, cores, Path(folder)
+            contenders, missing = contenders + ctranslate2_contenders(marian, work, *arguments), []
+        seconds = take_turns(contenders, options.turns)
     rows = compare(contenders, [[work.tokens / each for each in taken] for taken in seconds]) + missing
     if options.device == "cpu":
         rows += measure_peaks(cores)

@@ -9,12 +9,12 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from training.benchmarks.translators.work import Contender, Work
-from training.benchmarks.translators.workers import Workers
 from training.trainer.model import check_has_twin
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.models.int8_vaswani import Int8IsMissing
 from vaswani.models.modeling_vaswani import sinusoids
+from vaswani.workers import run_tasks
 
 
 CUT = "ours, shortlist"
@@ -52,9 +52,7 @@ class Models:
         self._add_beam("ours, stock beam", "bf16", beams, mine, length_penalty_alpha=None)
         if not self.on_gpu:
             self._add_reduced(copy_of(ours, torch.float32, device), mine, shortlist)
-        self.workers = None
-        if cores > 1 and not self.on_gpu:  # before anything here uses several threads
-            self.workers = Workers({str(key): task for key, task in self.tasks.items()}, cores)
+        self.workers = 1 if self.on_gpu else cores
 
     def _add(self, name: str, precision: str, model: Any, **settings: Any) -> None:
         for beams in (1, self.beams):
@@ -83,11 +81,11 @@ class Models:
         for key in self.tasks:
             name, precision, beams = key
             is_cut = name == CUT
-            if self.workers is None or not is_cut:
+            if self.workers == 1 or not is_cut:
                 entered.append(Contender(name, precision, self.setting, beams, partial(self._one_by_one, key), is_cut))
-            if self.workers is not None and precision != "fp32" and name != "ours, stock beam":
-                setting = f"{len(self.workers.processes)} workers"
-                side_by_side = partial(self.workers.run, str(key), len(self.work.batches))
+            if self.workers > 1 and precision != "fp32" and name != "ours, stock beam":
+                setting = f"{self.workers} workers"
+                side_by_side = partial(self._side_by_side, key)
                 entered.append(Contender(name, precision, setting, beams, side_by_side, is_cut))
         return entered
 
@@ -97,10 +95,10 @@ class Models:
         if self.on_gpu:
             torch.cuda.synchronize()
 
-    def close(self) -> None:
-        """End the workers."""
-        if self.workers is not None:
-            self.workers.close()
+    def _side_by_side(self, key: tuple[str, str, int]) -> None:
+        """Translate as `vaswani translate` does: in processes that are forked for these batches."""
+        for _ in run_tasks(self.tasks[key], len(self.work.batches), self.workers):
+            pass
 
 
 def copy_of(model: Any, dtype: torch.dtype, device: str) -> Any:

@@ -31,11 +31,8 @@ def test_models_translate_in_one_process_and_in_several(random_model):
     work = Work.of(ours.config, batches=2, sentences=3, new_tokens=4)
     models = Models(ours, marian_like(ours), work, 2, "cpu", list(range(10)), cores=2)
     entered = models.contenders()
-    try:
-        for contender in entered:
-            contender.translate()  # it checks the length itself
-    finally:
-        models.close()
+    for contender in entered:
+        contender.translate()  # it checks the length itself
     settings = [(contender.name, contender.precision, contender.setting, contender.beams) for contender in entered]
     assert settings[:3] == [
         ("ours", "fp32", "2 threads", 1),
