@@ -10,26 +10,33 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from training.benchmarks.records import GenerationRow, Rates, as_record
-from training.benchmarks.translators.libraries import ctranslate2_contenders, has_ctranslate2
-from training.benchmarks.translators.models import Models, marian_like
+from training.benchmarks.translators.libraries import convert, ctranslate2, has_ctranslate2
+from training.benchmarks.translators.models import (
+    marian_in_bfloat16,
+    marian_like,
+    ours_in_bfloat16,
+    ours_in_float32,
+    ours_in_int8,
+)
 from training.benchmarks.translators.peak import peaks
-from training.benchmarks.translators.work import Contender, Work, gigaflops_per_token
+from training.benchmarks.translators.rooms import rooms
+from training.benchmarks.translators.work import Contender, Setup, Work, gigaflops_per_token
 from training.machine import usable_cores
 from training.trainer.model import check_has_twin, load_config
-from vaswani import VaswaniForConditionalGeneration
 
 
 SHORTLIST = 4096  # types of a vocabulary that is cut
 
 
-# Seconds before each turn: the threads of the one before wait for work by spinning, and would take its cores.
+# Seconds before each turn: the threads of the one before wait for more work for a while, and would take its cores.
 PAUSE = 0.5
 
 
@@ -40,7 +47,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--model_config", default="base-en-de", help="a folder of hub_configs/, or one with a config.json"
     )
     group.add_argument("--batch_sentences", type=int, default=32, help="sentences, of 10 to 40 tokens, in a batch")
-    group.add_argument("--batches", type=int, help="batches of a turn; default: one for each core")
+    group.add_argument("--batches", type=int, help="batches of a turn; default: two for each core")
     group.add_argument("--new_tokens", type=int, default=25, help="tokens of every translation")
     group.add_argument(
         "--beams", type=int, default=4, help="hypotheses of a beam search; greedy search is measured too"
@@ -51,28 +58,41 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Let all contenders take their turns, and return a row for each."""
     cores = usable_cores() if options.device == "cpu" else 1
-    torch.set_num_threads(cores)
     config = load_config(options.model_config)
     check_has_twin(config)
     torch.manual_seed(2017)
-    ours = VaswaniForConditionalGeneration(config).eval()
-    marian = marian_like(ours)
-    work = Work.of(config, options.batches or cores, options.batch_sentences, options.new_tokens, options.device)
+    work = Work.of(config, options.batches or 2 * cores, options.batch_sentences, options.new_tokens, options.device)
     shortlist = [0, *(torch.randperm(config.vocab_size - 2)[: SHORTLIST - 1] + 1).tolist()]  # 0 ends a sentence
-    models = Models(ours, marian, work, options.beams, options.device, shortlist, cores)
+    setup = Setup(config, work, options.beams, options.device, cores, shortlist)
     with tempfile.TemporaryDirectory() as folder:
-        contenders, missing = models.contenders(), [GenerationRow("CTranslate2: not installed: extra [dev]")]
         if has_ctranslate2():
-            arguments = options.beams, options.device, shortlist, cores, Path(folder)
-            contenders, missing = contenders + ctranslate2_contenders(marian, work, *arguments), []
-        seconds = take_turns(contenders, options.turns)
-    rows = compare(contenders, [[work.tokens / each for each in taken] for taken in seconds]) + missing
+            convert(marian_like(setup.model()), shortlist, Path(folder))
+        with rooms(makers(setup, Path(folder))) as contenders:
+            seconds = take_turns(contenders, options.turns)
+    rows = compare(contenders, [[work.tokens / each for each in taken] for taken in seconds])
+    if not has_ctranslate2():
+        rows.append(GenerationRow("CTranslate2: not installed: extra [dev]"))
     if options.device == "cpu":
         rows += measure_peaks(cores)
     for beams in (1, options.beams):
-        floor = gigaflops_per_token(ours, work, beams)
+        floor = gigaflops_per_token(setup.model(), work, beams)
         rows.append(GenerationRow("a token, GFLOP", search=search_of(beams), rates=Rates.of([floor])))
     return [as_record(row) for row in rows]
+
+
+def makers(setup: Setup, folder: Path) -> list[Callable[[], list[Contender]]]:
+    """Return functions that make contenders, each in a process of its own.
+
+    Ours in float32, transformers' own beam search of our model, and CTranslate2 in float32 use the cores in one way
+    only, and those with a part of the vocabulary in the faster one.
+    """
+    models = [ours_in_float32, ours_in_bfloat16, ours_in_int8, marian_in_bfloat16]
+    entered: list[Callable[[], list[Contender]]] = [partial(model, setup) for model in models]
+    if has_ctranslate2():
+        settings = [("fp32", setup.workers or setup.threads), ("int8", setup.threads)]
+        settings += [("int8", setup.workers)] if setup.workers else []
+        entered += [partial(ctranslate2, precision, setting, setup, folder) for precision, setting in settings]
+    return entered
 
 
 def take_turns(contenders: Sequence[Contender], turns: int) -> list[list[float]]:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import MarianMTModel, PreTrainedTokenizerFast
 
-from training.benchmarks.translators.work import Contender, Work
+from training.benchmarks.translators.work import Contender, Setup, Work
 
 
 TYPES = {"fp32": "float32", "int8": "int8"}
@@ -22,45 +22,31 @@ def has_ctranslate2() -> bool:
     return find_spec("ctranslate2") is not None
 
 
-def ctranslate2_contenders(
-    marian: MarianMTModel, work: Work, beams: int, device: str, shortlist: Sequence[int], cores: int, folder: Path
-) -> list[Contender]:
-    """Return CTranslate2's contenders, which translate by the same weights.
+def ctranslate2(precision: str, setting: str, setup: Setup, folder: Path) -> list[Contender]:
+    """Return CTranslate2's contenders in one setting, in int8 and the faster setting also with its vocabulary map.
 
     Parameters
     ----------
-    marian : MarianMTModel
-        What is converted.
-    work : Work
-    beams : int
-        Hypotheses of the beam search; all search greedily too.
-    device : str
-        "cpu" or "cuda".
-    shortlist : sequence of int
-        The tokens of its vocabulary map, which it considers instead of all.
-    cores : int
-        All are used: by several threads for one batch (`intra_threads`), or, as its documentation advises, by as many
-        workers (`inter_threads`), to which it hands a batch each; in float32 in the latter way only.
+    precision : str
+        "fp32" or "int8".
+    setting : str
+        `setup.threads`: all cores do one batch (`intra_threads`); or `setup.workers`: each does a batch of its own
+        (`inter_threads`), as its documentation advises.
+    setup : Setup
     folder : Path
-        For the converted model.
+        Where `convert` has put the model.
     """
+    inter, intra = (setup.cores, 1) if setting == setup.workers else (1, setup.cores)
+    threads = {} if setup.device == "cuda" else {"inter_threads": inter, "intra_threads": intra}
     library = import_module("ctranslate2")
-    convert(marian, shortlist, folder)
-    settings = {f"{cores} threads" if cores > 1 else "1 thread": {"inter_threads": 1, "intra_threads": cores}}
-    if device == "cuda":
-        settings = {"GPU": {}}
-    elif cores > 1:
-        settings[f"{cores} workers"] = {"inter_threads": cores, "intra_threads": 1}
+    translator = library.Translator(str(folder / "ct2"), device=setup.device, compute_type=TYPES[precision], **threads)
     contenders = []
-    for precision, kind in TYPES.items():
-        for setting, threads in list(settings.items())[-1 if precision == "fp32" else 0 :]:
-            translator = library.Translator(str(folder / "ct2"), device=device, compute_type=kind, **threads)
-            for count in (1, beams):
-                translate = partial(translate_all, translator, work, beam_size=count)
-                contenders.append(Contender("CTranslate2", precision, setting, count, translate))
-                if precision == "int8" and setting == list(settings)[-1]:
-                    with_map = partial(translate, use_vmap=True)
-                    contenders.append(Contender("CTranslate2, vmap", precision, setting, count, with_map, is_cut=True))
+    for beams in (1, setup.beams):
+        translate = partial(translate_all, translator, setup.work, beam_size=beams)
+        contenders.append(Contender("CTranslate2", precision, setting, beams, translate))
+        if precision == "int8" and setting == (setup.workers or setup.threads):
+            with_map = partial(translate, use_vmap=True)
+            contenders.append(Contender("CTranslate2, vmap", precision, setting, beams, with_map, is_cut=True))
     return contenders
 
 

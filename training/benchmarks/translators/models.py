@@ -1,14 +1,15 @@
 """Our model and MarianMT of the same weights, in one process with all cores, or in as many processes."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from training.benchmarks.translators.work import Contender, Work
+from training.benchmarks.translators.work import Contender, Setup
 from training.trainer.model import check_has_twin
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
@@ -17,95 +18,92 @@ from vaswani.models.modeling_vaswani import sinusoids
 from vaswani.workers import run_tasks
 
 
-CUT = "ours, shortlist"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-class Models:
-    """Contenders that are models of transformers.
+class ModelContenders:
+    """Contenders that are one model of transformers.
 
     Parameters
     ----------
-    ours : VaswaniForConditionalGeneration
-    marian : MarianMTModel
-        Of the same weights.
-    work : Work
-    beams : int
-        Hypotheses of the beam search; all search greedily too.
-    device : str
-    shortlist : sequence of int
-        The tokens that those consider which do not consider all.
-    cores : int
-        Where there are several, and no GPU, as many worker processes are among the contenders.
+    setup : Setup
+    model : VaswaniForConditionalGeneration or MarianMTModel
+    name, precision : str
+        As they are called in the table.
     """
 
-    def __init__(
-        self, ours: Any, marian: Any, work: Work, beams: int, device: str, shortlist: Sequence[int], cores: int
-    ):
-        self.work, self.on_gpu, self.beams = work, device == "cuda", beams
-        self.setting = "GPU" if self.on_gpu else f"{cores} threads" if cores > 1 else "1 thread"
-        self.tasks: dict[tuple[str, str, int], Callable[[int], None]] = {}
-        for precision, dtype in DTYPES.items():
-            mine = copy_of(ours, dtype, device)
-            self._add("ours", precision, mine)  # beam search with the paper's alpha, which its config has
-        self._add("MarianMT", "bf16", copy_of(marian, torch.bfloat16, device))
-        self._add_beam("ours, stock beam", "bf16", beams, mine, length_penalty_alpha=None)
-        if not self.on_gpu:
-            self._add_reduced(copy_of(ours, torch.float32, device), mine, shortlist)
-        self.workers = 1 if self.on_gpu else cores
+    def __init__(self, setup: Setup, model: Any, name: str, precision: str):
+        self.setup, self.model, self.name, self.precision = setup, model, name, precision
+        torch.set_num_threads(setup.cores)
 
-    def _add(self, name: str, precision: str, model: Any, **settings: Any) -> None:
-        for beams in (1, self.beams):
-            self._add_beam(name, precision, beams, model, **settings)
+    def one_by_one(self, beams: int, **settings: Any) -> Contender:
+        """Return the one that translates batch after batch, with all cores or on a GPU."""
+        return self._contender(self.setup.threads, beams, partial(self._one_by_one, num_beams=beams, **settings))
 
-    def _add_beam(self, name: str, precision: str, beams: int, model: Any, **settings: Any) -> None:
-        self.tasks[name, precision, beams] = partial(self.work.generate, model, num_beams=beams, **settings)
+    def side_by_side(self, beams: int, **settings: Any) -> Contender:
+        """Return the one that translates a batch on each core."""
+        assert self.setup.workers is not None
+        return self._contender(self.setup.workers, beams, partial(self._side_by_side, num_beams=beams, **settings))
 
-    def _add_reduced(self, mine: Any, in_bf16: Any, shortlist: Sequence[int]) -> None:
-        """Add our model in int8, and in int8 with a part of the vocabulary; in bfloat16 where int8 is not possible."""
-        precision, model = "int8", mine
-        try:
-            self._add("ours", "int8", mine.quantize())
-        except Int8IsMissing as error:
-            print(f"ours in int8 is left out: {error}", file=sys.stderr)
-            precision, model = "bf16", in_bf16
-        self._add(CUT, precision, model, logits_processor=[AllowedTokens(shortlist)])
+    def both(self) -> list[Contender]:
+        """Return those of both searches, and of both ways to use the cores, if there are two."""
+        ways = [self.one_by_one] + ([self.side_by_side] if self.setup.workers else [])
+        return [way(beams) for beams in (1, self.setup.beams) for way in ways]
 
-    def contenders(self) -> list[Contender]:
-        """Return all.
+    def cut(self) -> list[Contender]:
+        """Return those that consider the shortlist alone, in the faster way."""
+        way = self.side_by_side if self.setup.workers else self.one_by_one
+        allowed = AllowedTokens(self.setup.shortlist)
+        contenders = [way(beams, logits_processor=[allowed]) for beams in (1, self.setup.beams)]
+        return [replace(each, name=f"{self.name}, shortlist", is_cut=True) for each in contenders]
 
-        Those in float32, and transformers' own beam search of our model, are in one process only, and those with a
-        part of the vocabulary in several, where there are several.
-        """
-        entered = []
-        for key in self.tasks:
-            name, precision, beams = key
-            is_cut = name == CUT
-            if self.workers == 1 or not is_cut:
-                entered.append(Contender(name, precision, self.setting, beams, partial(self._one_by_one, key), is_cut))
-            if self.workers > 1 and precision != "fp32" and name != "ours, stock beam":
-                setting = f"{self.workers} workers"
-                side_by_side = partial(self._side_by_side, key)
-                entered.append(Contender(name, precision, setting, beams, side_by_side, is_cut))
-        return entered
+    def _contender(self, setting: str, beams: int, translate: Callable[[], None]) -> Contender:
+        return Contender(self.name, self.precision, setting, beams, translate)
 
-    def _one_by_one(self, key: tuple[str, str, int]) -> None:
-        for number in range(len(self.work.batches)):
-            self.tasks[key](number)
-        if self.on_gpu:
+    def _one_by_one(self, **settings: Any) -> None:
+        for number in range(len(self.setup.work.batches)):
+            self.setup.work.generate(self.model, number, **settings)
+        if self.setup.device == "cuda":
             torch.cuda.synchronize()
 
-    def _side_by_side(self, key: tuple[str, str, int]) -> None:
+    def _side_by_side(self, **settings: Any) -> None:
         """Translate as `vaswani translate` does: in processes that are forked for these batches."""
-        for _ in run_tasks(self.tasks[key], len(self.work.batches), self.workers):
+        work, workers = self.setup.work, self.setup.cores
+        for _ in run_tasks(partial(work.generate, self.model, **settings), len(work.batches), workers):
             pass
 
 
-def copy_of(model: Any, dtype: torch.dtype, device: str) -> Any:
-    """Return the model in another precision."""
-    copied = type(model)(model.config).eval()
-    copied.load_state_dict(model.state_dict())
-    return copied.to(dtype).to(device)
+def ours_in_float32(setup: Setup) -> list[Contender]:
+    """Return our model as it is stored, in one process."""
+    contenders = ModelContenders(setup, setup.model().to(setup.device), "ours", "fp32")
+    return [contenders.one_by_one(beams) for beams in (1, setup.beams)]
+
+
+def ours_in_bfloat16(setup: Setup) -> list[Contender]:
+    """Return our model with its own searches, the beam search with the paper's alpha, and with transformers'."""
+    model = setup.model().to(setup.device, torch.bfloat16)
+    stock = ModelContenders(setup, model, "ours, stock beam", "bf16").one_by_one(
+        setup.beams, length_penalty_alpha=None
+    )
+    return [*ModelContenders(setup, model, "ours", "bf16").both(), stock]
+
+
+def ours_in_int8(setup: Setup) -> list[Contender]:
+    """Return our model in int8, whole and with a part of the vocabulary; the latter in bfloat16 where int8 is missing.
+
+    None on a GPU.
+    """
+    if setup.device == "cuda":
+        return []
+    try:
+        contenders = ModelContenders(setup, setup.model().quantize(), "ours", "int8")
+    except Int8IsMissing as error:
+        print(f"ours in int8 is left out: {error}", file=sys.stderr)
+        return ModelContenders(setup, setup.model().bfloat16(), "ours", "bf16").cut()
+    return contenders.both() + contenders.cut()
+
+
+def marian_in_bfloat16(setup: Setup) -> list[Contender]:
+    """Return MarianMT of our weights."""
+    model = marian_like(setup.model()).to(setup.device, torch.bfloat16)
+    return ModelContenders(setup, model, "MarianMT", "bf16").both()
 
 
 def marian_like(ours: VaswaniForConditionalGeneration) -> MarianMTModel:

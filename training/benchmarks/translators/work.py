@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vaswani import VaswaniConfig
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,50 @@ class Work:
         """Make sure that the work was done: every sentence, to its full length."""
         assert len(translations) == sentences
         assert all(len(translation) == self.new_tokens for translation in translations)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all contenders have in common.
+
+    Parameters
+    ----------
+    config : VaswaniConfig
+        Of the model, whose weights are random, the same for all.
+    work : Work
+    beams : int
+        Hypotheses of the beam search; all search greedily too.
+    device : str
+        "cpu" or "cuda".
+    cores : int
+        Of a CPU; all are used.
+    shortlist : sequence of int
+        The tokens that those consider which do not consider all.
+    """
+
+    config: VaswaniConfig
+    work: Work
+    beams: int
+    device: str
+    cores: int
+    shortlist: Sequence[int]
+
+    def model(self) -> VaswaniForConditionalGeneration:
+        """Make the model."""
+        torch.manual_seed(2017)
+        return VaswaniForConditionalGeneration(self.config).eval()
+
+    @property
+    def threads(self) -> str:
+        """Name the setting in which all cores do one batch."""
+        if self.device == "cuda":
+            return "GPU"
+        return f"{self.cores} threads" if self.cores > 1 else "1 thread"
+
+    @property
+    def workers(self) -> str | None:
+        """Name the setting in which each core does a batch of its own; None where there is but one, or a GPU."""
+        return f"{self.cores} workers" if self.cores > 1 and self.device == "cpu" else None
 
 
 @dataclass(frozen=True)

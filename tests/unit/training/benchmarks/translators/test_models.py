@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from training.benchmarks.translators.models import Models, copy_of, marian_like
-from training.benchmarks.translators.work import Work
+from training.benchmarks.translators import models
+from training.benchmarks.translators.models import marian_like
+from training.benchmarks.translators.work import Setup, Work
 from vaswani.errors import UserError
 
 
@@ -19,43 +20,65 @@ def test_a_restricted_model_has_no_marian(random_model):
         marian_like(random_model(attention_restriction=3))
 
 
-def test_a_copy_in_another_precision_leaves_the_model_alone(random_model):
-    model = random_model()
-    copied = copy_of(model, torch.bfloat16, "cpu")
-    assert (copied.dtype, model.dtype) == (torch.bfloat16, torch.float32)
-    torch.testing.assert_close(copied.lm_head.weight, model.lm_head.weight.bfloat16())
+def setup_of(random_model, cores):
+    config = random_model().config
+    return Setup(config, Work.of(config, batches=2, sentences=3, new_tokens=4), 2, "cpu", cores, list(range(10)))
+
+
+def entered(setup):
+    makers = (models.ours_in_float32, models.ours_in_bfloat16, models.ours_in_int8, models.marian_in_bfloat16)
+    return [contender for make in makers for contender in make(setup)]
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_models_translate_in_one_process_and_in_several(random_model):
-    ours = random_model()
-    work = Work.of(ours.config, batches=2, sentences=3, new_tokens=4)
-    models = Models(ours, marian_like(ours), work, 2, "cpu", list(range(10)), cores=2)
-    entered = models.contenders()
-    for contender in entered:
+    contenders = entered(setup_of(random_model, cores=2))
+    for contender in contenders:
         contender.translate()  # it checks the length itself
-    settings = [(contender.name, contender.precision, contender.setting, contender.beams) for contender in entered]
-    assert settings[:3] == [
+    settings = [(contender.name, contender.precision, contender.setting, contender.beams) for contender in contenders]
+    assert [setting for setting in settings if setting[1] == "fp32"] == [
         ("ours", "fp32", "2 threads", 1),
         ("ours", "fp32", "2 threads", 2),
-        ("ours", "bf16", "2 threads", 1),
     ]
-    assert {("MarianMT", "bf16", "2 workers", 1), ("ours", "bf16", "2 workers", 2)} <= set(settings)
-    assert all(contender.is_cut == (contender.name == "ours, shortlist") for contender in entered)
-    assert {contender.setting for contender in entered if contender.is_cut} == {"2 workers"}
+    both = {(way, beams) for way in ("2 threads", "2 workers") for beams in (1, 2)}
+    for name in ("ours", "MarianMT"):
+        assert {(name, "bf16", *each) for each in both} <= set(settings)
+    assert ("ours, stock beam", "bf16", "2 threads", 2) in settings
+    assert all(contender.is_cut == (contender.name == "ours, shortlist") for contender in contenders)
+    assert {contender.setting for contender in contenders if contender.is_cut} == {"2 workers"}
+
+
+def test_each_contender_uses_its_precision_its_search_and_its_part_of_the_vocabulary(random_model, monkeypatch):
+    setup, seen = setup_of(random_model, cores=1), []
+
+    def generate(self, model, number, **settings):
+        seen.append((type(model).__name__, model.dtype, settings))
+
+    monkeypatch.setattr(Work, "generate", generate)
+    for contender in entered(setup):
+        contender.translate()
+        (model, dtype, settings), *others = seen
+        assert others == [(model, dtype, settings)]  # a call for each batch
+        assert dtype == {"bf16": torch.bfloat16}.get(contender.precision, torch.float32)
+        assert model == ("MarianMTModel" if contender.name == "MarianMT" else "VaswaniForConditionalGeneration")
+        assert settings.pop("num_beams") == contender.beams
+        assert ("logits_processor" in settings) == contender.is_cut
+        assert ("length_penalty_alpha" in settings) == (contender.name == "ours, stock beam")
+        seen.clear()
 
 
 def test_where_int8_is_missing_bfloat16_has_the_shortlist(random_model, monkeypatch, capsys):
     monkeypatch.setattr("vaswani.models.int8_vaswani.kernel_problem", lambda: "no VNNI")
-    ours = random_model()
-    work = Work.of(ours.config, batches=1, sentences=2, new_tokens=2)
-    entered = Models(ours, marian_like(ours), work, 2, "cpu", [0, 1], cores=1).contenders()
-    assert {contender.precision for contender in entered if contender.is_cut} == {"bf16"}
-    assert "int8" not in {contender.precision for contender in entered}
+    contenders = models.ours_in_int8(setup_of(random_model, cores=1))
+    assert {(contender.precision, contender.is_cut) for contender in contenders} == {("bf16", True)}
     assert "ours in int8 is left out: int8 is not possible here: no VNNI" in capsys.readouterr().err
 
 
 def test_with_one_core_there_are_no_workers(random_model):
-    ours = random_model()
-    work = Work.of(ours.config, batches=1, sentences=2, new_tokens=2)
-    models = Models(ours, marian_like(ours), work, 2, "cpu", [0, 1], cores=1)
-    assert {contender.setting for contender in models.contenders()} == {"1 thread"}
+    assert {contender.setting for contender in entered(setup_of(random_model, cores=1))} == {"1 thread"}
