@@ -373,8 +373,9 @@ def beam_search(state: SearchState, alpha: float) -> torch.Tensor | GenerateBeam
     hypotheses, tokens, parents = Hypotheses.start(state.limit, num_beams), state.first_tokens, None
     results = []
     while state.num_active:
-        logits = state.decoder.step(tokens, parents)
-        continuations = scorer.continuations(logits, hypotheses.paths[..., 0].flatten(0, 1), candidates)
+        generated = hypotheses.paths[..., 0].flatten(0, 1)
+        # No name is given to the logits, which are large: the memory of these is free for those of the next step.
+        continuations = scorer.continuations(state.decoder.step(tokens, parents), generated, candidates)
         log_probs, ids = (tensor.unflatten(0, (-1, num_beams)) for tensor in continuations)
         parents = hypotheses.advance(log_probs, ids, scorer.eos_token_ids, alpha)
         tokens = hypotheses.paths[:, :, -1:, 0]
