@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -26,12 +27,18 @@ from .models.int8_vaswani import is_quantized
 Result = TypeVar("Result")
 
 CAN_FORK = sys.platform == "linux"  # Windows cannot, and libraries of macOS fail in a process that was forked
+CPU_SHARE = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU in so many microseconds: cgroups of Linux, version 2
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPU cores that this process may use, of a container's share the whole ones."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CPU_SHARE.read_text(encoding="ascii").split()
+        return min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or no limit: "max"
+        return cores
 
 
 def choose_workers(wanted: int | None, device: torch.device) -> int:

@@ -201,8 +201,20 @@ def test_it_is_said_who_computes_and_how():
 
 
 def test_only_the_cores_that_this_process_may_use_count(monkeypatch):
+    monkeypatch.setattr(workers, "CPU_SHARE", Path("absent"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5}, raising=False)
     assert usable_cores() == 2
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "cores"), [("max 100000", 4), ("200000 100000", 2), ("150000 100000", 1), ("50000 100000", 1), (None, 4)]
+)
+def test_a_containers_share_of_the_cores_counts(monkeypatch, tmp_path, share, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)), raising=False)
+    monkeypatch.setattr(workers, "CPU_SHARE", tmp_path / "cpu.max")
+    if share is not None:
+        (tmp_path / "cpu.max").write_text(share + "\n", encoding="ascii")
+    assert usable_cores() == cores
