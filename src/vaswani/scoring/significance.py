@@ -60,13 +60,15 @@ def _compare(
 
     of_baseline, of_system = run("bs", BOOTSTRAP_SAMPLES)
     _, randomized = run("ar", RANDOMIZATION_TRIALS)
-    # sacreBLEU counts the resamples that differ more than the systems do: equal ones would seem to differ.
+    # sacreBLEU counts the resamples that differ more than the systems do: equal ones would seem to differ. Of the 2^k
+    # ways to swap k different sentences, two differ exactly as much, so that no p is smaller than 2^(1 - k).
     differ = of_baseline.score != of_system.score
+    smallest = 2.0 ** (1 - sum(ours != theirs for ours, theirs in zip(system, baseline, strict=True)))
     row: dict[str, Any] = {"difference": of_system.score - of_baseline.score}
     for name, result in (("system", of_system), ("baseline", of_baseline)):
         row |= {name: result.score, f"{name}_mean": result.mean, f"{name}_confidence": result.ci}
     row |= {
         "bootstrap_p_value": of_system.p_value if differ else 1.0,
-        "randomization_p_value": randomized.p_value if differ else 1.0,
+        "randomization_p_value": max(randomized.p_value, smallest) if differ else 1.0,
     }
     return {name: round(float(value), 4) for name, value in row.items()}

@@ -38,6 +38,15 @@ def test_a_system_does_not_differ_from_itself():
         assert (result["difference"], result["bootstrap_p_value"], result["randomization_p_value"]) == (0.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize(("different", "smallest"), [(1, 1.0), (2, 0.5), (4, 0.125)])
+def test_a_few_different_sentences_may_always_be_chance(different, smallest):
+    references, system = systems(0.3, sentences=50)
+    better = references[:different] + system[different:]
+    for result in compare(better, system, references, "de").values():
+        assert result["difference"] > 0
+        assert smallest <= result["randomization_p_value"] < smallest + 0.05
+
+
 def test_two_systems_that_are_equally_good_are_not_told_apart():
     references, one, other = systems(0.3, 0.3)
     result = compare(one, other, references, target_lang=None)
