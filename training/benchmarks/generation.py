@@ -27,15 +27,13 @@ from training.benchmarks.translators.models import (
     ours_in_int8,
 )
 from training.benchmarks.translators.peak import peaks
-from training.benchmarks.translators.rooms import rooms
+from training.benchmarks.translators.processes import in_processes
 from training.benchmarks.translators.work import Contender, Setup, Work, gigaflops_per_token
 from training.machine import usable_cores
 from training.trainer.model import check_has_twin, load_config
 
 
 SHORTLIST = 4096  # types of a vocabulary that is cut
-
-
 # Seconds before each turn: the threads of the one before wait for more work for a while, and would take its cores.
 PAUSE = 0.5
 
@@ -67,15 +65,16 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         if has_ctranslate2():
             convert(marian_like(setup.model()), shortlist, Path(folder))
-        with rooms(makers(setup, Path(folder))) as contenders:
+        with in_processes(makers(setup, Path(folder))) as contenders:
             seconds = take_turns(contenders, options.turns)
     rows = compare(contenders, [[work.tokens / each for each in taken] for taken in seconds])
     if not has_ctranslate2():
         rows.append(GenerationRow("CTranslate2: not installed: extra [dev]"))
     if options.device == "cpu":
         rows += measure_peaks(cores)
+    model = setup.model()
     for beams in (1, options.beams):
-        floor = gigaflops_per_token(setup.model(), work, beams)
+        floor = gigaflops_per_token(model, work, beams)
         rows.append(GenerationRow("a token, GFLOP", search=search_of(beams), rates=Rates.of([floor])))
     return [as_record(row) for row in rows]
 

@@ -5,6 +5,7 @@ another library in the same process, whatever uses several threads would be many
 """
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from vaswani.errors import UserError
 
 
 @contextmanager
-def rooms(makers: Sequence[Callable[[], list[Contender]]]) -> Generator[list[Contender], None, None]:
+def in_processes(makers: Sequence[Callable[[], list[Contender]]]) -> Generator[list[Contender], None, None]:
     """Give each maker a process, which makes its contenders there; yield all, which translate when they are called.
 
     Raises
@@ -36,12 +37,14 @@ def rooms(makers: Sequence[Callable[[], list[Contender]]]) -> Generator[list[Con
         yield [contender for _, connection in started for contender in _contenders(connection)]
     finally:
         for process, connection in started:
-            connection.close()
+            process.kill()  # its workers, if it has any, end with it
             process.join()
+            connection.close()
 
 
 def _serve(connection: Connection, make: Callable[[], list[Contender]]) -> None:
     """Make the contenders, tell who they are, and let translate whoever is asked to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal: the parent decides
     contenders = make()
     connection.send(
         [{name: value for name, value in vars(each).items() if name != "translate"} for each in contenders]

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from training.benchmarks.translators.rooms import rooms
+from training.benchmarks.translators.processes import in_processes
 from training.benchmarks.translators.work import Contender
 from vaswani.errors import UserError
 
@@ -33,7 +33,7 @@ class Maker:
 def test_each_translates_in_a_process_of_its_own_which_ends_with_the_block(tmp_path):
     notes = tmp_path / "notes"
     makers = [Maker(who_notes_processes, notes, name) for name in ("ours", "theirs")]
-    with rooms(makers) as contenders:
+    with in_processes(makers) as contenders:
         assert [(each.name, each.beams, each.is_cut) for each in contenders] == [
             ("ours", 1, False),
             ("ours", 4, True),
@@ -56,6 +56,6 @@ def test_who_ends_is_reported(tmp_path):
     made = [Maker(who_notes_processes, tmp_path / "notes", "ours"), Maker(who_ends)]
     with (
         pytest.raises(UserError, match="a process of the benchmark has ended: what it wrote above says why"),
-        rooms(made),
+        in_processes(made),
     ):
         pass
