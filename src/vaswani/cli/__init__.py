@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 
 from vaswani.errors import UserError, missing_package
 
-from .startup import large_imports
+from .shared.startup import large_imports
 
 
 class Command(NamedTuple):

@@ -22,7 +22,7 @@ from vaswani.pictures.attention_motion import draw_motion
 from vaswani.pictures.attention_page import attention_page
 from vaswani.translation import load
 
-from .flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from .shared.flags import add_decoding_flags, add_model_flags, at_least_one, decoding
 
 
 ENDINGS = (".html", ".png", ".svg")

@@ -19,7 +19,7 @@ from vaswani.demo.space import write_space
 from vaswani.errors import UserError
 from vaswani.translation import load
 
-from .flags import add_model_flags
+from .shared.flags import add_model_flags
 
 
 THIS_MACHINE = "127.0.0.1"

@@ -43,7 +43,7 @@ from vaswani.shortlists.shortlist import Shortlist
 from vaswani.translation import load
 from vaswani.workers import choose_workers, describe_workers
 
-from .flags import (
+from .shared.flags import (
     add_batch_flag,
     add_decoding_flags,
     add_model_flags,

@@ -22,9 +22,9 @@ from vaswani.models.trees_vaswani import TREES, restore
 from vaswani.parsing.treebank import read_trees
 from vaswani.pictures.trees import draw_trees
 
-from . import line_by_line
-from .flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, decoding
-from .startup import large_imports
+from .shared import line_by_line
+from .shared.flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, decoding
+from .shared.startup import large_imports
 
 
 if TYPE_CHECKING:

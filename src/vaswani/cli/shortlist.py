@@ -29,7 +29,7 @@ from vaswani.text.hub import load_split
 from vaswani.text.parallel import read_aligned
 from vaswani.translation import load
 
-from .flags import at_least_one
+from .shared.flags import at_least_one
 
 
 ITERATIONS = 4

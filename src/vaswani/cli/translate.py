@@ -23,8 +23,8 @@ from typing import Any
 
 from vaswani.errors import UserError
 
-from . import line_by_line
-from .flags import (
+from .shared import line_by_line
+from .shared.flags import (
     add_batch_flag,
     add_decoding_flags,
     add_model_flags,
@@ -33,7 +33,7 @@ from .flags import (
     at_least_one,
     decoding,
 )
-from .startup import large_imports
+from .shared.startup import large_imports
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

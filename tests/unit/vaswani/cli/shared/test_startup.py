@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vaswani.cli.startup import large_imports
+from vaswani.cli.shared.startup import large_imports
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from vaswani.cli.flags import (
+from vaswani.cli.shared.flags import (
     add_batch_flag,
     add_decoding_flags,
     add_model_flags,

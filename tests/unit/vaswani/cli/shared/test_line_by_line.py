@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vaswani.cli import line_by_line
+from vaswani.cli.shared import line_by_line
 from vaswani.errors import UserError
 
 
