@@ -27,8 +27,9 @@ from training.data.loader import load_updates, plan_updates
 from training.data.preparation import lengths, prepare
 from training.machine import usable_cores
 from training.recipe import parse_settings
-from training.trainer.model import check_has_twin, load_config
+from training.trainer.model import load_config
 from vaswani.errors import UserError
+from vaswani.interop.marian import check_has_marian
 
 
 class Meter:
@@ -213,7 +214,7 @@ def marian(turn: Turn) -> MarianMTModel:
         If there is no such MarianMT.
     """
     ours = load_config(parse_settings(turn.flags).model.config_name)
-    check_has_twin(ours)
+    check_has_marian(ours)
     names = ["vocab_size", "d_model", "dropout", "attention_dropout", "activation_dropout", "pad_token_id"]
     names += ["eos_token_id", "decoder_start_token_id"]
     names += [f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads")]

@@ -21,7 +21,6 @@ from training.benchmarks.records import GenerationRow, Rates, as_record
 from training.benchmarks.translators.libraries import convert, ctranslate2, has_ctranslate2
 from training.benchmarks.translators.models import (
     marian_in_bfloat16,
-    marian_like,
     ours_in_bfloat16,
     ours_in_float32,
     ours_in_int8,
@@ -30,7 +29,8 @@ from training.benchmarks.translators.peak import peaks
 from training.benchmarks.translators.processes import in_processes
 from training.benchmarks.translators.work import Contender, Setup, Work, gigaflops_per_token
 from training.machine import usable_cores
-from training.trainer.model import check_has_twin, load_config
+from training.trainer.model import load_config
+from vaswani.interop.marian import check_has_marian, to_marian
 
 
 SHORTLIST = 4096  # types of a vocabulary that is cut
@@ -57,14 +57,14 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Let all contenders take their turns, and return a row for each."""
     cores = usable_cores() if options.device == "cpu" else 1
     config = load_config(options.model_config)
-    check_has_twin(config)
+    check_has_marian(config)
     torch.manual_seed(2017)
     work = Work.of(config, options.batches or 2 * cores, options.batch_sentences, options.new_tokens, options.device)
     shortlist = [0, *(torch.randperm(config.vocab_size - 2)[: SHORTLIST - 1] + 1).tolist()]  # 0 ends a sentence
     setup = Setup(config, work, options.beams, options.device, cores, shortlist)
     with tempfile.TemporaryDirectory() as folder:
         if has_ctranslate2():
-            convert(marian_like(setup.model()), shortlist, Path(folder))
+            convert(to_marian(setup.model()), shortlist, Path(folder))
         with in_processes(makers(setup, Path(folder))) as contenders:
             seconds = take_turns(contenders, options.turns)
     rows = compare(contenders, [[work.tokens / each for each in taken] for taken in seconds])

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from training.benchmarks.generation import marian_like
 from training.benchmarks.records import Rates, StartRow, as_record
 from training.settings import ROOT
 from training.trainer.model import load_config
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.errors import UserError
+from vaswani.interop.marian import to_marian
 from vaswani.tokenization import train_tokenizer
 
 
@@ -102,7 +102,7 @@ def save_models(name: str, folder: Path) -> str:
     torch.manual_seed(2017)
     model = VaswaniForConditionalGeneration(config).eval()
     tokenizer, sentence = make_tokenizer(config.vocab_size)
-    for place, saved in (("ours", model), ("marian", marian_like(model))):
+    for place, saved in (("ours", model), ("marian", to_marian(model))):
         saved.save_pretrained(folder / place)
         tokenizer.save_pretrained(folder / place)
     return sentence

@@ -100,19 +100,6 @@ def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:
         raise UserError(f"{setting}={name!r} is a {config.model_type!r} model: it must be a {kinds} model")
 
 
-def check_has_twin(config: PreTrainedConfig) -> None:
-    """Refuse a model that MarianMT cannot be: one of another type, or with restricted self-attention.
-
-    Raises
-    ------
-    UserError
-        Naming the field.
-    """
-    if config.model_type != "vaswani":
-        raise UserError(f"model_type={config.model_type!r} must be 'vaswani' here: MarianMT is a Transformer")
-    check_unrestricted(config, "MarianMT cannot restrict self-attention")
-
-
 def check_unrestricted(config: PreTrainedConfig, reason: str) -> None:
     """Refuse a model whose self-attention is restricted, for a reason.
 

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from keyword import iskeyword
 from typing import NamedTuple, NoReturn
 
 from vaswani.errors import UserError, missing_package
@@ -24,6 +25,8 @@ COMMANDS = {
     "parse": Command("Use a model", "parse a file or a pipe, a sentence a line, with a model trained on trees"),
     "attention": Command("Use a model", "show what a model attends to, as a page or figures"),
     "demo": Command("Use a model", "translate in the browser, or write a Space for the Hugging Face Hub", "demo"),
+    "export": Command("Use a model", "write it for transformers alone (MarianMT) or for CTranslate2", "export"),
+    "import": Command("Use a model", "make a model of ours from MarianMT (OPUS-MT) or FSMT (fairseq)", "export"),
     "shortlist": Command("Use a model", "make the file by which --shortlist translates faster", "score"),
     "evaluate": Command("Score a model", "score a model or translations, as the paper did and as today", "score"),
 }
@@ -75,7 +78,8 @@ def run(name: str, *arguments: str) -> int:
         raise UserError(f"command {name!r} must be one of {', '.join(COMMANDS)}")
     try:
         with large_imports():
-            command = importlib.import_module(f"{__name__}.{name}")
+            # "import" may name a command, but no module.
+            command = importlib.import_module(f"{__name__}.{name}_" if iskeyword(name) else f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         raise missing_package(f"vaswani {name}", error, str(COMMANDS[name].extra)) from error
     parser = Parser(

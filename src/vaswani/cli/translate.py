@@ -27,6 +27,7 @@ from .shared import line_by_line
 from .shared.flags import (
     add_batch_flag,
     add_decoding_flags,
+    add_engine_flag,
     add_model_flags,
     add_shortlist_flag,
     add_workers_flag,
@@ -36,10 +37,14 @@ from .shared.flags import (
 from .shared.startup import large_imports
 
 
+Translate = Callable[[Sequence[str], Callable[[int], object]], list[str]]
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags of the command."""
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
     line_by_line.add_file_flags(parser, "translate")
+    add_engine_flag(parser)
     add_decoding_flags(parser)
     add_shortlist_flag(parser)
     add_batch_flag(parser)
@@ -71,12 +76,13 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
         from transformers.utils.logging import disable_progress_bar
 
         from vaswani.shortlists.shortlist import Shortlist
-        from vaswani.translation import load, translate
+        from vaswani.translation import load
         from vaswani.workers import choose_workers, describe_workers
     disable_progress_bar()  # transformers' own, at loading
+    if options.engine == "ctranslate2":
+        return translator_of_ctranslate2(options)
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
-    arguments = decoding(options) | ({} if options.n_best is None else {"num_return_sequences": options.n_best})
-    check_n_best(model, arguments)
+    arguments = search_arguments(model, options)
     workers = choose_workers(options.workers, model.device)
     check_memory = line_by_line.memory_check(
         model, tokenizer, arguments, options, with_scores=options.scores, workers=workers
@@ -84,8 +90,32 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
     if options.shortlist:
         arguments["shortlist"] = Shortlist.load(options.model, tokenizer).allowed
 
+    translate_lines = line_translator(model, tokenizer, options, arguments | {"workers": workers})
+
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         check_memory(sentences)
+        return translate_lines(sentences, on_batch)
+
+    return work, describe_workers(workers, model)
+
+
+def translator_of_ctranslate2(options: argparse.Namespace) -> line_by_line.Worker:
+    """Open the model with CTranslate2, which shares out each batch to its cores by itself."""
+    from vaswani.interop.ctranslate2 import load_ctranslate2
+
+    if options.shortlist:
+        raise UserError("shortlist is for engine 'torch': CTranslate2 has a vocabulary map of its own")
+    model, tokenizer = load_ctranslate2(
+        options.model, options.tokenizer, options.device, options.dtype, options.workers
+    )
+    return line_translator(model, tokenizer, options, search_arguments(model, options)), str(model)
+
+
+def line_translator(model: Any, tokenizer: Any, options: argparse.Namespace, arguments: dict[str, Any]) -> Translate:
+    """Return what makes lines of sentences; `arguments` are those of `translate`."""
+    from vaswani.translation import translate
+
+    def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         translations = translate(
             model,
             tokenizer,
@@ -93,12 +123,24 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
             max_batch_tokens=options.max_batch_tokens,
             with_scores=options.scores,
             on_batch=on_batch,
-            workers=workers,
             **arguments,
         )
         return [line for hypotheses in translations for line in as_lines(hypotheses)]
 
-    return work, describe_workers(workers, model)
+    return work
+
+
+def search_arguments(model: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of ``generate()``.
+
+    Raises
+    ------
+    UserError
+        If more translations than beams are asked for.
+    """
+    arguments = decoding(options) | ({} if options.n_best is None else {"num_return_sequences": options.n_best})
+    check_n_best(model, arguments)
+    return arguments
 
 
 def check_n_best(model: Any, arguments: dict[str, Any]) -> None:

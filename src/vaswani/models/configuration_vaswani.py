@@ -114,6 +114,9 @@ class VaswaniConfig(TranslatorConfig):
         P_drop, on the sums of embedding and position and on each sub-layer's output (section 5.4), in [0, 1).
     attention_dropout, activation_dropout : float, default=0.0
         Dropout on attention weights and after the ReLU, in [0, 1). The paper has none; its code has both, set to 0.
+    activation_function : {"relu", "swish"}, default="relu"
+        Between the two matrices of the feed-forward networks: ReLU, Eq. 2 of section 3.3. OPUS-MT's models have swish,
+        x sigmoid(x), and can be imported.
     attention_bias : bool, default=True
         Whether the four projections of attention have biases. The paper writes none, but its code of June 2017 had
         them and Table 3's parameter counts need them.
@@ -123,6 +126,8 @@ class VaswaniConfig(TranslatorConfig):
         must not look ahead (our reading: the paper does not say). Encoder-decoder attention always sees the whole
         source. None means all positions. Needs ``attn_implementation`` "sdpa", whose time and memory then grow as
         n * r, or "eager", where they grow as n^2.
+    lm_head_bias : bool, default=False
+        Whether the pre-softmax projection has a bias. The paper's has none; OPUS-MT's models have one.
     position_embedding_type : {"sinusoidal", "learned"}, default="sinusoidal"
         Section 3.5, or a trained table instead: Table 3 (E).
     max_position_embeddings : int, default=1024
@@ -177,8 +182,10 @@ class VaswaniConfig(TranslatorConfig):
     decoder_ffn_dim: int = 2048
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
+    activation_function: Literal["relu", "swish"] = "relu"
     attention_bias: bool = True
     attention_restriction: int | None = None
+    lm_head_bias: bool = False
     position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_position_embeddings: int = 1024
     tie_word_embeddings: bool = True

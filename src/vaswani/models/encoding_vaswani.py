@@ -70,7 +70,7 @@ def _encode_part(encoder: Any, hidden_states: torch.Tensor, mask: torch.Tensor) 
         legal = legal[:, None].expand(-1, mask.shape[1], -1).repeat_interleave(heads, dim=0)  # (B * H, S, S)
     for layer in encoder.layers:
         rows = layer.self_attn_layer_norm(rows + _self_attention(layer.self_attn, rows, real, legal, dtype))
-        hidden = projection(layer, "fc1", [layer.fc1])(rows).relu_()
+        hidden = layer.activation(projection(layer, "fc1", [layer.fc1])(rows), inplace=True)
         rows = layer.final_layer_norm(rows + projection(layer, "fc2", [layer.fc2])(hidden))
     return real.put_back(rows)
 

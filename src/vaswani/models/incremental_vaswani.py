@@ -169,7 +169,7 @@ class IncrementalLayer:
         hidden_states = layer.self_attn_layer_norm(output.add_(hidden_states))
         output = self._cross_attention(hidden_states, source_mask)
         hidden_states = layer.encoder_attn_layer_norm(output.add_(hidden_states))
-        output = self.fc2(self.fc1(hidden_states).relu_())
+        output = self.fc2(layer.activation(self.fc1(hidden_states), inplace=True))
         return layer.final_layer_norm(output.add_(hidden_states))
 
     def _self_attention(self, hidden_states: torch.Tensor, cache: KVCache, mask: torch.Tensor) -> torch.Tensor:

@@ -44,6 +44,8 @@ from .translator_vaswani import TranslatorForConditionalGeneration, TranslatorMo
 
 logger = logging.get_logger(__name__)
 
+ACTIVATIONS = {"relu": nn.functional.relu, "swish": nn.functional.silu}
+
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     """Positional encoding of section 3.5: sines and cosines, interleaved.
@@ -194,6 +196,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
     ):
         super().__init__()
         self.dropout = config.dropout
+        self.activation = ACTIVATIONS[config.activation_function]
         self.activation_dropout = config.activation_dropout
         self.self_attn = VaswaniAttention(config, num_heads, is_causal, layer_idx, config.attention_restriction)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
@@ -202,8 +205,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self.final_layer_norm = nn.LayerNorm(config.d_model)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """FFN(x) = max(0, x W1 + b1) W2 + b2, Eq. 2 of section 3.3."""
-        hidden_states = nn.functional.relu(self.fc1(hidden_states))
+        """FFN(x) = max(0, x W1 + b1) W2 + b2, Eq. 2 of section 3.3; OPUS-MT's models have swish for max."""
+        hidden_states = self.activation(self.fc1(hidden_states))
         hidden_states = dropout(hidden_states, self.activation_dropout, self.training)
         return self.fc2(hidden_states)
 
@@ -498,7 +501,7 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config, VaswaniModel(config))
+        super().__init__(config, VaswaniModel(config), bias=config.lm_head_bias)
         self.post_init()
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:

@@ -7,14 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import MarianConfig, MarianMTModel
 
 from training.benchmarks.translators.work import Contender, Setup
-from training.trainer.model import check_has_twin
-from vaswani import VaswaniForConditionalGeneration
+from vaswani.interop.marian import to_marian
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.models.int8_vaswani import Int8IsMissing
-from vaswani.models.modeling_vaswani import sinusoids
 from vaswani.workers import run_tasks
 
 
@@ -102,34 +99,5 @@ def ours_in_int8(setup: Setup) -> list[Contender]:
 
 def marian_in_bfloat16(setup: Setup) -> list[Contender]:
     """Return MarianMT of our weights."""
-    model = marian_like(setup.model()).to(setup.device, torch.bfloat16)
+    model = to_marian(setup.model()).to(setup.device, torch.bfloat16)
     return ModelContenders(setup, model, "MarianMT", "bf16").both()
-
-
-def marian_like(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
-    """Return transformers' MarianMT of the same weights.
-
-    Raises
-    ------
-    UserError
-        If our self-attention is restricted.
-    """
-    check_has_twin(ours.config)
-    names = ["vocab_size", "d_model", "dropout", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
-    names += [
-        f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads", "ffn_dim")
-    ]
-    config = MarianConfig(
-        **{name: getattr(ours.config, name) for name in names},
-        activation_function="relu",
-        scale_embedding=True,
-        share_encoder_decoder_embeddings=True,
-        forced_eos_token_id=None,
-    )
-    marian = MarianMTModel(config).eval()
-    marian.load_state_dict(ours.state_dict(), strict=False)
-    with torch.no_grad():
-        for stack in (marian.model.encoder, marian.model.decoder):
-            table = stack.embed_positions.weight
-            table.copy_(sinusoids(torch.arange(len(table)), table.shape[1]))
-    return marian

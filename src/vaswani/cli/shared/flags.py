@@ -35,6 +35,16 @@ def add_model_flags(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_engine_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag for the library that computes."""
+    parser.add_argument(
+        "--engine",
+        default="torch",
+        choices=["torch", "ctranslate2"],
+        help="what computes (default: torch); ctranslate2: a folder that `vaswani export --format ctranslate2` wrote",
+    )
+
+
 def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
     """Add the flags of the search; those not given are left to the model's generation_config.json."""
     parser.add_argument("--num_beams", type=at_least_one, metavar="N", help="beams; 1 is greedy search (the paper: 4)")

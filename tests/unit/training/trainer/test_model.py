@@ -4,7 +4,7 @@ import pytest
 from huggingface_hub import constants
 
 from training.settings import ROOT
-from training.trainer.model import build_model, check_attention, check_has_twin, load_config
+from training.trainer.model import build_model, check_attention, load_config
 from vaswani import ConvolutionalConfig, RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
@@ -86,11 +86,3 @@ def test_a_predecessor_is_built_as_the_transformer_is(tokenizer):
     assert isinstance(model, RecurrentForConditionalGeneration)
     assert (model.config.vocab_size, model.config.target_lang) == (len(tokenizer), "fr")
     assert (model.generation_config.num_beams, model.generation_config.length_penalty_alpha) == (4, 0.6)
-
-
-def test_what_marian_cannot_be_has_no_twin(tiny_config):
-    check_has_twin(tiny_config())
-    with pytest.raises(UserError, match="model_type='recurrent' must be 'vaswani' here: MarianMT"):
-        check_has_twin(RecurrentConfig())
-    with pytest.raises(UserError, match="attention_restriction=3 must be none here: MarianMT cannot"):
-        check_has_twin(tiny_config(attention_restriction=3))

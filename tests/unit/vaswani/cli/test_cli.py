@@ -30,7 +30,7 @@ def test_the_help_of_a_command_has_an_example(name, capsys):
 def test_an_unknown_command_and_an_unknown_flag_are_refused_in_a_sentence(capsys):
     assert cli.main(["translte"]) == cli.main(["translate", "--model", "x", "--beans", "4"]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "error: command 'translte' must be one of translate, parse, attention, demo, shortlist, evaluate",
+        f"error: command 'translte' must be one of {', '.join(cli.COMMANDS)}",
         "error: unrecognized arguments: --beans 4",
     ]
 

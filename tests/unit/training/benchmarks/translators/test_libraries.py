@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from training.benchmarks.translators import libraries
-from training.benchmarks.translators.models import marian_like
 from training.benchmarks.translators.work import Setup, Work
+from vaswani.interop.marian import to_marian
 
 
 def setup_of(config, cores):
@@ -16,7 +16,7 @@ def setup_of(config, cores):
 def test_ctranslate2_uses_the_cores_both_ways_and_its_map_is_our_shortlist(random_model, tmp_path):
     ours = random_model(vocab_size=30, pad_token_id=29, decoder_start_token_id=29)
     setup = setup_of(ours.config, cores=2)
-    libraries.convert(marian_like(ours), setup.shortlist, tmp_path)
+    libraries.convert(to_marian(ours), setup.shortlist, tmp_path)
     contenders = [
         contender
         for precision, setting in (("fp32", "2 workers"), ("int8", "2 threads"), ("int8", "2 workers"))
@@ -51,6 +51,6 @@ def test_ctranslate2_uses_the_cores_both_ways_and_its_map_is_our_shortlist(rando
 def test_with_one_core_its_map_is_measured_on_one_thread(random_model, tmp_path):
     ours = random_model(vocab_size=30, pad_token_id=29, decoder_start_token_id=29)
     setup = setup_of(ours.config, cores=1)
-    libraries.convert(marian_like(ours), setup.shortlist, tmp_path)
+    libraries.convert(to_marian(ours), setup.shortlist, tmp_path)
     contenders = libraries.ctranslate2("int8", "1 thread", setup, tmp_path)
     assert [(each.setting, each.is_cut) for each in contenders] == [("1 thread", False), ("1 thread", True)] * 2

@@ -2,22 +2,7 @@ import pytest
 import torch
 
 from training.benchmarks.translators import models
-from training.benchmarks.translators.models import marian_like
 from training.benchmarks.translators.work import Setup, Work
-from vaswani.errors import UserError
-
-
-def test_marian_has_our_weights_and_our_positions(random_model):
-    ours = random_model(d_model=16, encoder_attention_heads=2, decoder_attention_heads=2)
-    marian = marian_like(ours)
-    ids = torch.randint(1, 22, (2, 5))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids}
-    torch.testing.assert_close(marian(**inputs).logits, ours(**inputs).logits, atol=1e-4, rtol=1e-4)
-
-
-def test_a_restricted_model_has_no_marian(random_model):
-    with pytest.raises(UserError, match="attention_restriction=3 must be none here: MarianMT cannot"):
-        marian_like(random_model(attention_restriction=3))
 
 
 def setup_of(random_model, cores):

@@ -1,0 +1,172 @@
+"""Write a model as other libraries read it, and verify that it gives what ours gives.
+
+  vaswani export --model runs/mine/model --format marian --output mine-marian
+  vaswani export --model me/my-model --format ctranslate2 --quantization int8 --output mine-ct2
+
+marian: a folder that transformers alone loads as MarianMTModel, without code of ours. Its search is transformers'.
+ctranslate2: a folder that ctranslate2.Translator opens; `vaswani translate --engine ctranslate2` translates with it.
+
+The exported model is compared with ours on 100 sentences, which --source should give: log-probabilities to 1e-4 and
+greedy search token for token. Where it is not the same in float32, nothing is written. In other types, the share of
+equal translations is shown.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from vaswani.errors import UserError
+from vaswani.interop import ctranslate2, marian
+from vaswani.interop.folder import new_folder
+from vaswani.interop.verification import (
+    SENTENCES,
+    Agreement,
+    compare,
+    log_probabilities_of,
+    made_up_sentences,
+)
+from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
+from vaswani.models.trees_vaswani import TREES
+from vaswani.text.parallel import read_lines
+from vaswani.translation import load
+from vaswani.workers import usable_cores
+
+
+BEAMS = 4
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add all flags of the command."""
+    parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
+    parser.add_argument("--format", required=True, choices=list(FORMATS), help="whose format")
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="a folder that does not exist yet")
+    parser.add_argument(
+        "--quantization",
+        choices=ctranslate2.QUANTIZATIONS,
+        default="float32",
+        help="the type of the weights, of the format ctranslate2 (default: float32)",
+    )
+    parser.add_argument("--tokenizer", metavar="DIR_OR_HUB_ID", help="where the tokenizer is, if not in --model")
+    parser.add_argument(
+        "--verify", action=argparse.BooleanOptionalAction, default=True, help="compare with our model (default: yes)"
+    )
+    parser.add_argument(
+        "--source",
+        metavar="FILE",
+        help=f"sentences to compare on, a line each, of which the first {SENTENCES} count (default: words of the "
+        "vocabulary at random)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load, write, verify, and say what was written."""
+    disable_progress_bar()  # transformers' own, at loading and saving
+    check(options)
+    model, tokenizer = load(options.model, options.tokenizer, device="cpu", dtype="float32")
+    if not isinstance(model, VaswaniForConditionalGeneration) or model.config.target_lang == TREES:
+        raise UserError(f"model={options.model!r} must be a Transformer that translates: only that can be exported")
+    write, verify = FORMATS[options.format]
+    with new_folder(options.output) as folder:
+        write(options, model, tokenizer, folder)
+        if options.verify:
+            text = read_text(options.source) if options.source else made_up_sentences(tokenizer)
+            say(
+                f"Verifying on {len(text)} sentences {f'of {options.source}' if options.source else 'of random words'}"
+            )
+            agreement = verify(options, model, tokenizer, folder, text)
+            say(f"{agreement}")
+            if options.quantization == "float32":
+                agreement.check()
+    size = sum(file.stat().st_size for file in options.output.iterdir())
+    say(f"Wrote {options.output}, {size / 1e6:,.0f} MB")
+    return 0
+
+
+def read_text(path: str) -> list[str]:
+    """Read the first sentences of a file.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    text = [line for line in read_lines(path) if line.strip()][:SENTENCES]
+    if not text:
+        raise UserError(f"source={path!r} holds no sentence: it must have a line of text at least")
+    return text
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check that the flags go together, before anything is loaded.
+
+    Raises
+    ------
+    UserError
+        If they do not, or the output exists.
+    """
+    if options.output.exists():
+        raise UserError(f"output={str(options.output)!r} exists: it must be a new folder, so that nothing is lost")
+    if options.source and not options.verify:
+        raise UserError(f"source={options.source!r} is for verifying, but --no-verify is given")
+    if options.format != "ctranslate2" and options.quantization != "float32":
+        raise UserError(f"quantization={options.quantization!r} must be 'float32' for the format {options.format!r}")
+    if options.format == "ctranslate2" and options.verify:
+        possible = ctranslate2.supported_types("cpu")
+        if options.quantization not in possible:
+            raise UserError(
+                f"quantization={options.quantization!r} must be one of {', '.join(possible)}, in which CTranslate2 "
+                "computes on this CPU; --no-verify writes any"
+            )
+
+
+def write_marian(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write the folder of transformers."""
+    marian.save_as_marian(model, tokenizer, folder)
+
+
+def verify_marian(
+    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, sentences: list[str]
+) -> Agreement:
+    """Compare what transformers alone makes of the folder."""
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing here
+    stock = {"num_beams": BEAMS, "length_penalty": theirs.generation_config.length_penalty}
+    searches = {
+        f"its beam {BEAMS}": (stock, stock),
+        f"its beam {BEAMS} and the paper's": ({"num_beams": BEAMS}, stock),
+    }
+    their_tokenizer = AutoTokenizer.from_pretrained(folder)
+    if their_tokenizer(sentences).input_ids != tokenizer(sentences).input_ids:
+        raise UserError("the exported tokenizer does not give the same tokens: nothing was written")
+    return compare(model, tokenizer, theirs, log_probabilities_of(theirs), sentences, searches)
+
+
+def write_ctranslate2(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write the folder of CTranslate2."""
+    ctranslate2.save_for_ctranslate2(model, tokenizer, folder, options.quantization)
+
+
+def verify_ctranslate2(
+    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, sentences: list[str]
+) -> Agreement:
+    """Compare what CTranslate2 makes of the folder, its hypotheses ranked as the paper ranks."""
+    theirs = ctranslate2.CTranslate2Model(folder, threads=usable_cores())
+    paper = {"num_beams": BEAMS}
+    searches = {f"beam {BEAMS}, ranked as in the paper": (paper, paper)}
+    return compare(model, tokenizer, theirs, theirs.log_probabilities, sentences, searches)
+
+
+def say(sentence: str) -> None:
+    """Tell the user."""
+    print(sentence, file=sys.stderr)
+
+
+FORMATS: dict[str, tuple[Callable, Callable]] = {
+    "marian": (write_marian, verify_marian),
+    "ctranslate2": (write_ctranslate2, verify_ctranslate2),
+}

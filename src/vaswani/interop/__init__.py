@@ -1,0 +1,1 @@
+"""Models of other libraries: ours become theirs, theirs become ours."""

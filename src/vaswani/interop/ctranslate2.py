@@ -1,0 +1,285 @@
+"""Our Transformer for CTranslate2, a library that translates fast on CPUs and GPUs, and our search's ranking over it.
+
+CTranslate2's beam search ranks by log-probability / length^p. Its K hypotheses of a sentence are ranked again, by the
+paper's log-probability / ((5 + length) / 6)^alpha: so both find the same translation wherever it is among the K.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers.utils import ModelOutput
+
+from vaswani.errors import UserError, missing_package
+from vaswani.models.configuration_vaswani import VaswaniConfig
+from vaswani.models.decoding_vaswani import PAPERS_DECODING
+from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
+from vaswani.models.search_vaswani import length_penalty
+from vaswani.workers import choose_workers, usable_cores
+
+from .marian import stock_length_penalty, to_marian
+
+
+# Beside CTranslate2's own files in its folder: our config, from which the search knows its lengths and ids.
+CONFIG = "vaswani_config.json"
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
+
+
+def library() -> Any:
+    """Import CTranslate2.
+
+    Raises
+    ------
+    UserError
+        If it is not installed.
+    """
+    try:
+        import ctranslate2
+    except ModuleNotFoundError as error:
+        raise missing_package("the engine ctranslate2", error, "export") from error
+    return ctranslate2
+
+
+def supported_types(device: str) -> list[str]:
+    """Return the types in which CTranslate2 computes on a device of this machine."""
+    return sorted(library().get_supported_compute_types(device))
+
+
+def check_has_ctranslate2(config: VaswaniConfig) -> None:
+    """Refuse a model that CTranslate2's converter would change.
+
+    Raises
+    ------
+    UserError
+        Naming the field.
+    """
+    last = config.vocab_size - 1
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        if getattr(config, name) != last:
+            raise UserError(
+                f"{name}={getattr(config, name)} must be {last}, the last id, here: CTranslate2's converter drops the "
+                "last type and starts from a vector of zeros"
+            )
+
+
+def save_for_ctranslate2(
+    ours: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    quantization: str = "float32",
+) -> None:
+    """Write the folder that `ctranslate2.Translator` opens, with the tokenizer's files and our config.
+
+    Parameters
+    ----------
+    ours, tokenizer
+        A model and its tokenizer.
+    folder : Path
+        Which exists.
+    quantization : str, default="float32"
+        One of `QUANTIZATIONS`.
+
+    Raises
+    ------
+    UserError
+        If CTranslate2 is not installed or cannot be this model.
+    """
+    check_has_ctranslate2(ours.config)
+    library()
+    from ctranslate2.converters import TransformersConverter
+
+    marian = to_marian(ours)
+    with tempfile.TemporaryDirectory() as temporary:
+        marian.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        _add_positions(marian, Path(temporary) / "model.safetensors")
+        TransformersConverter(temporary).convert(str(folder), quantization=quantization, force=True)
+    tokenizer.save_pretrained(folder)
+    ours.generation_config.save_pretrained(folder)
+    (folder / CONFIG).write_text(ours.config.to_json_string(use_diff=False), encoding="utf-8")
+    config_file = folder / "config.json"
+    settings = json.loads(config_file.read_text(encoding="utf-8"))
+    # Without a token for unknown words, of which a byte-level vocabulary has none, CTranslate2 would not start.
+    settings["unk_token"] = settings["unk_token"] or tokenizer.eos_token
+    config_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _add_positions(marian: Any, file: Path) -> None:
+    """Put into a saved Marian what it leaves out when it saves: its tables of positions, which may be learned."""
+    tables = {name: weight for name, weight in marian.state_dict().items() if "embed_positions" in name}
+    save_file(load_file(file) | tables, file, metadata={"format": "pt"})
+
+
+def load_ctranslate2(
+    name: str,
+    tokenizer_name: str | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+    workers: int | None = None,
+) -> tuple["CTranslate2Model", PreTrainedTokenizerBase]:
+    """Open a folder of `save_for_ctranslate2` and its tokenizer; arguments as for `translation.load`.
+
+    Parameters
+    ----------
+    workers : int or None, default=None
+        Batches at the same time; None means one on each core.
+
+    Raises
+    ------
+    UserError
+        If the folder is none, or the device, the type or the workers are not for this machine.
+    """
+    if device is None:
+        device = "cuda" if library().get_cuda_device_count() else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise UserError(f"device={device!r} must be 'cpu' or 'cuda' for engine 'ctranslate2'")
+    workers = choose_workers(workers, torch.device(device))
+    threads = max(1, usable_cores() // workers)
+    model = CTranslate2Model(Path(name), device, "default" if dtype == "auto" else dtype, workers, threads)
+    return model, AutoTokenizer.from_pretrained(tokenizer_name or name)
+
+
+class CTranslate2Model:
+    """A folder of `save_for_ctranslate2`, opened: in the place of a model wherever only `generate` is asked for.
+
+    Parameters
+    ----------
+    folder : Path
+    device : str, default="cpu"
+        Or "cuda".
+    compute_type : str, default="default"
+        One of CTranslate2's types; "default" is the one of the folder.
+    workers : int, default=1
+        Batches at the same time, each on a core of its own.
+    threads : int, default=1
+        Cores of a batch.
+
+    Raises
+    ------
+    UserError
+        If the folder is none, or CTranslate2 cannot open it in this way.
+    """
+
+    decoder_state = None  # by this, `translate` knows ours: they limit each translation by its source themselves
+
+    def __init__(
+        self, folder: Path, device: str = "cpu", compute_type: str = "default", workers: int = 1, threads: int = 1
+    ):
+        ctranslate2 = library()
+        if not (folder / CONFIG).is_file() or not ctranslate2.contains_model(str(folder)):
+            raise UserError(
+                f"model={str(folder)!r} must be a folder that `vaswani export --format ctranslate2` wrote, for engine "
+                "'ctranslate2'"
+            )
+        if compute_type not in ("default", "auto", *supported_types(device)):
+            raise UserError(
+                f"dtype={compute_type!r} must be one of {', '.join(supported_types(device))} for engine 'ctranslate2' "
+                f"on this machine's {device}"
+            )
+        self.config = VaswaniConfig.from_json_file(folder / CONFIG)
+        self.generation_config = GenerationConfig.from_pretrained(folder)
+        self.device, self.dtype, self.training = torch.device("cpu"), torch.float32, False
+        self.workers, self.threads = workers, threads
+        self.tokens = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
+        self.ids = {token: number for number, token in enumerate(self.tokens)}
+        cores = {"inter_threads": workers, "intra_threads": threads} if device == "cpu" else {}
+        try:
+            self.translator = ctranslate2.Translator(str(folder), device=device, compute_type=compute_type, **cores)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"CTranslate2 cannot open {str(folder)!r}: {error}") from error
+
+    def __str__(self) -> str:
+        """Say who computes and how, such as "CTranslate2, 2 workers of 1 thread each, int8_float32, cpu"."""
+        who = f"{self.workers} worker(s) of {self.threads} thread(s) each, " if self.translator.device == "cpu" else ""
+        return f"CTranslate2, {who}{self.translator.compute_type}, {self.translator.device}"
+
+    def generate(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        num_beams: int | None = None,
+        length_penalty_alpha: float | None = None,
+        max_new_tokens: int | None = None,
+        num_return_sequences: int = 1,
+        return_dict_in_generate: bool = False,
+        output_scores: bool = False,
+    ) -> Any:
+        """Translate as ``generate()`` of our own models does, with the same defaults.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of shape (B, S)
+        num_beams, length_penalty_alpha, max_new_tokens, num_return_sequences
+            As for our models.
+        return_dict_in_generate, output_scores : bool
+            Either both or none: whether to return the scores too.
+
+        Returns
+        -------
+        Tensor of shape (B * num_return_sequences, T), or a ModelOutput of `sequences` and `sequences_scores`
+        """
+        defaults = self.generation_config
+        beams = num_beams or defaults.num_beams or 1
+        alpha = length_penalty_alpha
+        if alpha is None:
+            alpha = getattr(defaults, "length_penalty_alpha", PAPERS_DECODING["length_penalty_alpha"])
+        extra = getattr(defaults, "extra_target_tokens", PAPERS_DECODING["extra_target_tokens"])
+        lengths = attention_mask.sum(1).tolist()
+        limits = [max_new_tokens or length + extra for length in lengths]
+        p = stock_length_penalty(alpha) if beams > 1 else 0.0
+        results = self.translator.translate_batch(
+            self._tokens(input_ids, attention_mask),
+            max_batch_size=-(-len(lengths) // self.workers),
+            beam_size=beams,
+            num_hypotheses=beams,
+            length_penalty=p,
+            max_decoding_length=max(limits),
+            max_input_length=0,
+            return_scores=True,
+        )
+        best = [
+            (score, ids[:limit])
+            for result, limit in zip(results, limits, strict=True)
+            for score, ids in self._ranked(result, max(limits), p, alpha if beams > 1 else 0.0)[:num_return_sequences]
+        ]
+        rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for _, ids in best]
+        sequences = pad_sequence(rows, batch_first=True, padding_value=self.config.pad_token_id)
+        if not return_dict_in_generate:
+            return sequences
+        return ModelOutput(sequences=sequences, sequences_scores=torch.tensor([score for score, _ in best]))
+
+    def log_probabilities(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        """Return those of (B, T) labels, each up to its ``</s>``, for (B, S) sources; behind it they are 0."""
+        is_before_end = (labels == self.config.eos_token_id).cumsum(1) == 0
+        sources, targets = self._tokens(input_ids, attention_mask), self._tokens(labels, is_before_end)
+        scores = self.translator.score_batch(sources, targets, max_input_length=0)
+        rows = [torch.tensor(score.log_probs[: labels.shape[1]]) for score in scores]  # it adds </s> to each
+        padded = pad_sequence(rows, batch_first=True)
+        return pad(padded, (0, labels.shape[1] - padded.shape[1]))
+
+    def _tokens(self, ids: torch.Tensor, mask: torch.Tensor) -> list[list[str]]:
+        """Return the tokens of (B, T) ids where the mask is true."""
+        rows = [row[is_real].tolist() for row, is_real in zip(ids, mask.bool(), strict=True)]
+        return [[self.tokens[token] for token in row] for row in rows]
+
+    def _ranked(self, result: Any, longest: int, p: float, alpha: float) -> list[tuple[float, list[int]]]:
+        """Return the hypotheses of a sentence with their scores, the best first.
+
+        CTranslate2 leaves ``</s>`` out, and counts it; only those of the `longest` length ended without.
+        """
+        ranked = []
+        for score, tokens in zip(result.scores, result.hypotheses, strict=True):
+            ids = [self.ids[token] for token in tokens]
+            if len(ids) < longest:
+                ids.append(self.config.eos_token_id)
+            log_probability = score * len(ids) ** p
+            ranked.append((log_probability / float(length_penalty(len(ids), alpha)), ids))
+        return sorted(ranked, key=lambda each: -each[0])

@@ -1,0 +1,154 @@
+"""Whether an exported model gives what ours gives: the same logits, the same translations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sacrebleu.metrics import CHRF
+from transformers import PreTrainedTokenizerBase
+
+from vaswani.errors import UserError
+from vaswani.models.generation_vaswani import max_positions
+from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
+from vaswani.translation import translate
+
+
+LogProbabilities = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Settings = dict[str, Any]
+
+SENTENCES = 100
+# In float32. Other orders of summation differ by about 1e-6 for each of a dozen layers.
+LARGEST_DIFFERENCE = 1e-4
+# Of the greedy translations in float32. The hundredth may hang on two tokens whose logits differ by rounding.
+SMALLEST_SHARE = 0.99
+MAX_NEW_TOKENS = 100
+BATCH = 20
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two models agree on some sentences.
+
+    Attributes
+    ----------
+    sentences : int
+    largest_difference : float
+        Of log-probabilities of the tokens of our greedy translations.
+    equal : dict of str to int
+        Equal translations, by the search.
+    chrf : dict of str to float
+        chrF of their translations against ours, by the search.
+    """
+
+    sentences: int
+    largest_difference: float
+    equal: dict[str, int]
+    chrf: dict[str, float]
+
+    def check(self) -> None:
+        """Refuse what is no rounding.
+
+        Raises
+        ------
+        UserError
+            If logits or greedy translations differ.
+        """
+        if self.largest_difference > LARGEST_DIFFERENCE:
+            raise UserError(
+                f"the exported model's log-probabilities differ by up to {self.largest_difference:.1e} from ours, but "
+                f"must not by more than {LARGEST_DIFFERENCE:g}: nothing was written"
+            )
+        if self.equal["greedy"] < SMALLEST_SHARE * self.sentences:
+            raise UserError(
+                f"the exported model gives {self.equal['greedy']} of {self.sentences} greedy translations as ours "
+                "does, but must give all: nothing was written"
+            )
+
+    def __str__(self) -> str:
+        parts = [f"log-probabilities within {self.largest_difference:.0e}"]
+        parts += [
+            f"{search}: {equal} of {self.sentences} translations equal (chrF {self.chrf[search]:.1f})"
+            for search, equal in self.equal.items()
+        ]
+        return "; ".join(parts)
+
+
+def made_up_sentences(tokenizer: PreTrainedTokenizerBase, count: int = SENTENCES) -> list[str]:
+    """Return sentences of the tokenizer's own words at random, of 5 to 30 tokens, always the same."""
+    generator = torch.Generator().manual_seed(2017)
+    ordinary = torch.tensor([number for number in range(len(tokenizer)) if number not in tokenizer.all_special_ids])
+    lengths = torch.randint(5, 31, (count,), generator=generator)
+    return [
+        tokenizer.decode(ordinary[torch.randint(len(ordinary), (int(length),), generator=generator)]).strip()
+        for length in lengths
+    ]
+
+
+def compare(
+    ours: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    theirs: Any,
+    log_probabilities: LogProbabilities,
+    sentences: Sequence[str],
+    searches: Mapping[str, tuple[Settings, Settings]],
+) -> Agreement:
+    """Compare log-probabilities, and the translations of greedy search and of others.
+
+    Parameters
+    ----------
+    ours, tokenizer
+        Our model, on a CPU.
+    theirs : object with ``generate()``
+        Of the same tokens.
+    log_probabilities : callable
+        Returns what `theirs` gives the (B, T) labels of (B, S) input ids and attention mask: (B, T).
+    sentences : sequence of str
+    searches : mapping of str to (dict, dict)
+        By name, the arguments of ``generate()`` for ours and for theirs.
+    """
+    limit = {"max_new_tokens": min(MAX_NEW_TOKENS, (max_positions(ours.config) or MAX_NEW_TOKENS + 1) - 1)}
+    equal, chrf = {}, {}
+    for name, settings in {"greedy": ({"num_beams": 1}, {"num_beams": 1}), **searches}.items():
+        mine, other = (
+            [hypotheses[0].text for hypotheses in translate(model, tokenizer, sentences, **given, **limit)]
+            for model, given in zip((ours, theirs), settings, strict=True)
+        )
+        equal[name] = sum(map(str.__eq__, mine, other))
+        chrf[name] = CHRF().corpus_score(other, [mine]).score
+    return Agreement(len(sentences), _largest_difference(ours, tokenizer, log_probabilities, sentences), equal, chrf)
+
+
+def log_probabilities_of(model: Any) -> LogProbabilities:
+    """Return the function for `compare` of a model of transformers; ``<pad>`` is never a candidate."""
+
+    @torch.inference_mode()
+    def log_probabilities(input_ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+        # FSMT looks ahead where it may cache.
+        inputs = {"attention_mask": mask, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+        logits = model(input_ids, **inputs).logits.float()
+        logits[..., model.config.pad_token_id] = -torch.inf
+        return logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
+
+    return log_probabilities
+
+
+def _largest_difference(
+    ours: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    theirs: LogProbabilities,
+    sentences: Sequence[str],
+) -> float:
+    mine, largest = log_probabilities_of(ours), 0.0
+    for start in range(0, len(sentences), BATCH):
+        batch = tokenizer(sentences[start : start + BATCH], padding=True, return_tensors="pt")
+        labels = ours.generate(batch.input_ids, attention_mask=batch.attention_mask, num_beams=1, max_new_tokens=30)
+        labels = labels[:, 1:]
+        is_real = labels != ours.config.pad_token_id
+        labels = labels.masked_fill(~is_real, ours.config.eos_token_id)
+        difference = mine(batch.input_ids, batch.attention_mask, labels) - theirs(
+            batch.input_ids, batch.attention_mask, labels
+        )
+        largest = max(largest, difference.masked_fill(~is_real, 0).abs().max().item())
+    return largest

@@ -1,0 +1,148 @@
+"""`vaswani import` within this process: a model as OPUS-MT's, with SentencePiece vocabularies made here."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+)
+
+from vaswani import VaswaniForConditionalGeneration, cli
+
+
+TEXT = [f"{a} {b} {c} ." for a in ("one", "two", "three") for b in ("small", "large") for c in ("dogs", "houses")]
+
+
+def random_weights(model):
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "embed_positions" not in name:
+                weight.normal_(float(name.endswith("norm.weight")), 0.3)
+    return model
+
+
+def save_vocabulary(folder):
+    """Write the files of a MarianTokenizer, and return its size."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    (folder / "text").write_text("\n".join(TEXT))
+    types = ["</s>", "<unk>"]
+    for side in ("source", "target"):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / "text"), model_prefix=str(folder / side), vocab_size=20, minloglevel=9
+        )
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+    pieces = sentencepiece.SentencePieceProcessor(str(folder / "source.spm"))
+    types += [piece for number in range(20) if (piece := pieces.id_to_piece(number)) not in ("<s>", *types)]
+    types.append("<pad>")
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(types)}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"})
+    )
+    return len(types)
+
+
+def save_opus(folder, **changes):
+    folder.mkdir()
+    size = save_vocabulary(folder)
+    sizes = {f"{stack}_{part}": 2 for stack in ("encoder", "decoder") for part in ("layers", "attention_heads")}
+    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16, "vocab_size": size}
+    ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0, "forced_eos_token_id": 0}
+    config = MarianConfig(activation_function="swish", scale_embedding=True, **sizes | ids | changes)
+    model = random_weights(MarianMTModel(config).eval())
+    with torch.no_grad():
+        model.final_logits_bias.normal_()
+        model.model.shared.weight[model.config.pad_token_id] = 0
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_model_of_opus_becomes_ours_and_goes_back(capsys):
+    theirs = save_opus(Path("opus"))
+    assert cli.main(["import", "--from", "marian", "--model", "opus", "--output", "ours"]) == 0
+    said = capsys.readouterr().err
+    assert "greedy: 100 of 100 translations equal (chrF 100.0)" in said
+    assert "Wrote ours, 0 million weights" in said
+    ours = AutoModelForSeq2SeqLM.from_pretrained("ours")
+    assert type(ours) is VaswaniForConditionalGeneration
+    assert (ours.config.activation_function, ours.config.lm_head_bias) == ("swish", True)
+    assert (ours.config.source_lang, ours.config.target_lang) == ("en", "de")
+    assert (ours.generation_config.num_beams, ours.generation_config.length_penalty_alpha) == (4, 0.6)
+    sentence = "two small houses ."
+    tokenizers = [AutoTokenizer.from_pretrained(place) for place in ("opus", "ours")]
+    assert tokenizers[0](sentence).input_ids == tokenizers[1](sentence).input_ids
+    Path("text").write_text("one large dog\n")
+    flags = ["--input", "text", "--output", "translated", "--max_new_tokens", "5", "--quiet"]
+    assert cli.main(["translate", "--model", "ours", *flags]) == 0
+    assert cli.main(["export", "--model", "ours", "--format", "marian", "--output", "back"]) == 0
+    back = AutoModelForSeq2SeqLM.from_pretrained("back").state_dict()
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(back[name], weight), name
+
+
+def test_without_its_tokenizer_a_model_of_fsmt_is_still_imported(capsys):
+    config = FSMTConfig(src_vocab_size=23, tgt_vocab_size=23, d_model=16, max_position_embeddings=30)
+    for stack in ("encoder", "decoder"):
+        for part, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16)):
+            setattr(config, f"{stack}_{part}", value)
+    random_weights(FSMTForConditionalGeneration(config)).save_pretrained("wmt")
+    assert cli.main(["import", "--from", "fsmt", "--model", "wmt", "--output", "ours"]) == 0
+    assert "warning: the tokenizer was not carried over, and nothing verified: " in capsys.readouterr().err
+    ours = AutoModelForSeq2SeqLM.from_pretrained("ours")
+    assert (ours.config.source_lang, ours.config.position_embedding_type) == ("en", "learned")
+    assert ours.generation_config.suppress_tokens == [1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--from", "fsmt"], "model='opus' is a 'marian' model, but --from says 'fsmt'"),
+        (["--from", "marian", "--model", "nowhere"], "model='nowhere' must be a model folder or a Hub id"),
+        (["--from", "marian", "--output", "opus"], "output='opus' exists: it must be a new folder"),
+        (["--from", "opennmt"], "invalid choice: 'opennmt'"),
+        (["--from", "marian", "--model", "half"], "model='half' must be a model folder or a Hub id"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags, complaint, capsys):
+    save_opus(Path("opus"))
+    Path("half").mkdir()
+    Path("half", "config.json").write_bytes(Path("opus", "config.json").read_bytes())
+    capsys.readouterr()
+    assert cli.main(["import", "--model", "opus", "--output", "ours", *flags]) == 1
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not Path("ours").exists()
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(capsys):
+    save_opus(Path("opus"), vocab_size=99, decoder_vocab_size=99)
+    assert cli.main(["import", "--from", "marian", "--model", "opus", "--output", "ours"]) == 1
+    assert "has a vocabulary of 99 types but a tokenizer of" in capsys.readouterr().err
+
+
+def test_a_wrong_conversion_is_noticed(capsys, monkeypatch):
+    save_opus(Path("opus"))
+
+    def wrong(theirs):
+        theirs.final_logits_bias.add_(torch.randn_like(theirs.final_logits_bias))
+        ours = cli.import_.from_marian(theirs)
+        theirs.final_logits_bias.zero_()
+        return ours
+
+    monkeypatch.setitem(cli.import_.FORMATS, "marian", wrong)
+    assert cli.main(["import", "--from", "marian", "--model", "opus", "--output", "ours"]) == 1
+    assert "log-probabilities differ" in capsys.readouterr().err
+    assert not Path("ours").exists()
+    assert cli.main(["import", "--from", "marian", "--model", "opus", "--output", "ours", "--no-verify"]) == 0

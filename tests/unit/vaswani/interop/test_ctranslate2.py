@@ -1,0 +1,129 @@
+"""CTranslate2 of our weights: the scores and the translations of our own model."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vaswani.errors import UserError
+from vaswani.interop import ctranslate2 as module
+from vaswani.interop.ctranslate2 import (
+    CTranslate2Model,
+    check_has_ctranslate2,
+    load_ctranslate2,
+    save_for_ctranslate2,
+    supported_types,
+)
+from vaswani.interop.verification import log_probabilities_of
+from vaswani.tokenization import train_tokenizer
+from vaswani.translation import translate
+
+
+pytest.importorskip("ctranslate2")
+SENTENCES = ["one two", "six", "three four five one two", "", "two two"]
+LIMIT = {"max_new_tokens": 12}  # random weights find no end
+TEXT = ["one two three four five six"] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXT, 265)
+
+
+@pytest.fixture(params=[{}, {"position_embedding_type": "learned", "max_position_embeddings": 70}], ids=str)
+def ours(request, random_model):
+    return random_model(vocab_size=265, **request.param)
+
+
+@pytest.fixture
+def theirs(ours, tokenizer, tmp_path):
+    save_for_ctranslate2(ours, tokenizer, tmp_path)
+    return CTranslate2Model(tmp_path)
+
+
+def test_log_probabilities_are_ours(ours, theirs, batch):
+    inputs = batch(ours.config)
+    labels = inputs["labels"].masked_fill(inputs["labels"] == -100, 0)
+    labels[1, 2] = 0  # </s>: behind it CTranslate2 scores nothing
+    mask = torch.ones_like(inputs["input_ids"])
+    ids = inputs["input_ids"].masked_fill(inputs["input_ids"] == 264, 1)
+    mine, other = (score(ids, mask, labels) for score in (log_probabilities_of(ours), theirs.log_probabilities))
+    is_scored = torch.cat([torch.zeros_like(labels[:, :1]), (labels == 0).cumsum(1)[:, :-1]], 1) == 0
+    torch.testing.assert_close(other[is_scored], mine[is_scored], atol=1e-4, rtol=1e-4)
+    assert (other[~is_scored] == 0).all()
+    assert not is_scored.all()
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2}], ids=str)
+def test_translations_and_their_scores_are_ours(ours, theirs, tokenizer, settings):
+    mine, other = (
+        translate(model, tokenizer, SENTENCES, with_scores=True, max_new_tokens=12, **settings)
+        for model in (ours, theirs)
+    )
+    assert len(mine) == len(SENTENCES)
+    for expected, found in zip(mine, other, strict=True):
+        assert [each.text for each in found] == [each.text for each in expected]
+        # Its softmax is without <pad>, whose probability is about 1 / 265 here, 12 times.
+        assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=0.05)
+
+
+def test_ranking_is_the_papers(theirs):
+    """The first hypothesis has 2 tokens, the second 5, each with its </s>."""
+    result = SimpleNamespace(scores=[-2.0 / 2**0.5, -2.2 / 5**0.5], hypotheses=[["a"], ["a", "b", "a", "b"]])
+    order = {alpha: [len(ids) for _, ids in theirs._ranked(result, 9, 0.5, alpha)] for alpha in (0.0, 0.6)}
+    assert order == {0.0: [2, 5], 0.6: [5, 2]}
+    (score, ids), _ = theirs._ranked(result, 9, 0.5, 0.6)
+    assert score == pytest.approx(-2.2 / (10 / 6) ** 0.6)
+    assert ids[-1] == 0
+    cut_off = theirs._ranked(result, 4, 0.5, 0.6)[0][1]
+    assert (len(cut_off), cut_off[-1]) == (4, ids[3])
+
+
+def test_lengths_are_limited_for_each_sentence(theirs, tokenizer):
+    theirs.generation_config.extra_target_tokens = 2
+    inputs = tokenizer(["one", "one two three four five"], padding=True, return_tensors="pt")
+    lengths = inputs.attention_mask.sum(1) + 2
+    output = theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=1)
+    assert ((output[:, 1:] != 264).sum(1) <= lengths).all()
+    through_translate = translate(theirs, tokenizer, ["one", "one two three four five"], num_beams=1)
+    texts = tokenizer.batch_decode(output, skip_special_tokens=True)
+    assert [each[0].text for each in through_translate] == texts
+    shorter = theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=1, max_new_tokens=1)
+    assert shorter.shape == (2, 2)
+
+
+def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
+    ours = random_model(vocab_size=265, source_lang="en", target_lang="de")
+    ours.generation_config.length_penalty_alpha, ours.generation_config.num_beams = 0.9, 3
+    save_for_ctranslate2(ours, tokenizer, tmp_path, "int8")
+    model, loaded = load_ctranslate2(str(tmp_path), device="cpu", workers=1)
+    assert loaded("two six").input_ids == tokenizer("two six").input_ids
+    assert (model.config.source_lang, model.config.vocab_size) == ("en", 265)
+    assert (model.generation_config.length_penalty_alpha, model.generation_config.num_beams) == (0.9, 3)
+    assert model.translator.compute_type.startswith("int8")
+    assert str(model).startswith("CTranslate2, 1 worker(s) of ")
+    assert str(model).endswith(f"{model.translator.compute_type}, cpu")
+
+
+def test_types_workers_and_threads_reach_the_library(random_model, tokenizer, tmp_path, monkeypatch):
+    save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path, "int8")
+    monkeypatch.setattr(module, "choose_workers", lambda wanted, device: wanted)
+    monkeypatch.setattr(module, "usable_cores", lambda: 6)
+    model, _ = load_ctranslate2(str(tmp_path), dtype="float32", device="cpu", workers=2)
+    assert (model.translator.compute_type, model.translator.num_translators) == ("float32", 2)
+    assert (model.workers, model.threads) == (2, 3)
+
+
+def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_path):
+    with pytest.raises(UserError, match=r"model='.*' must be a folder that `vaswani export --format ctranslate2`"):
+        load_ctranslate2(str(tmp_path), device="cpu")
+    save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path)
+    with pytest.raises(UserError, match="device='tpu' must be 'cpu' or 'cuda' for engine 'ctranslate2'"):
+        load_ctranslate2(str(tmp_path), device="tpu")
+    with pytest.raises(UserError, match=f"dtype='int3' must be one of {supported_types('cpu')[0]}"):
+        load_ctranslate2(str(tmp_path), device="cpu", dtype="int3")
+    with pytest.raises(UserError, match="pad_token_id=1 must be 22, the last id, here"):
+        check_has_ctranslate2(tiny_config(pad_token_id=1))
+    (tmp_path / "model.bin").write_bytes(b"half")
+    with pytest.raises(UserError, match="CTranslate2 cannot open"):
+        load_ctranslate2(str(tmp_path), device="cpu")

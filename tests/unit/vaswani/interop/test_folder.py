@@ -1,0 +1,52 @@
+import errno
+from contextlib import contextmanager
+
+import pytest
+from safetensors import SafetensorError
+
+from vaswani.errors import UserError
+from vaswani.interop.folder import new_folder
+
+
+def test_it_takes_its_name_at_the_end(tmp_path):
+    wanted = tmp_path / "new" / "model"
+    with new_folder(wanted) as folder:
+        (folder / "file").write_text("whole")
+        assert not wanted.exists()
+    assert (wanted / "file").read_text() == "whole"
+    assert [path.name for path in wanted.parent.iterdir()] == ["model"]
+
+
+@contextmanager
+def failing(place, error):
+    with new_folder(place) as folder:
+        (folder / "file").write_text("half")
+        yield
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "complaint"),
+    [
+        (UserError("no"), "no"),
+        (KeyboardInterrupt("now"), "now"),
+        (OSError(errno.ENOSPC, "No space left on device"), "model' cannot be written: No space left"),
+        (SafetensorError("full"), "model' cannot be written: full"),
+    ],
+)
+def test_nothing_stays_of_one_that_was_not_finished(tmp_path, error, complaint):
+    with pytest.raises((UserError, KeyboardInterrupt), match=complaint), failing(tmp_path / "model", error):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(tmp_path):
+    with pytest.raises(UserError, match="exists: it must be a new folder"), new_folder(tmp_path):
+        pass
+    assert tmp_path.is_dir()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file/model' cannot be written"), new_folder(tmp_path / "file" / "model"):
+        pass

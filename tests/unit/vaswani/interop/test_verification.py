@@ -1,0 +1,64 @@
+import pytest
+import torch
+
+from vaswani.errors import UserError
+from vaswani.interop.marian import to_marian
+from vaswani.interop.verification import Agreement, compare, log_probabilities_of, made_up_sentences
+from vaswani.tokenization import train_tokenizer
+
+
+TEXT = ["one two three four five six"]
+SEARCHES = {"beam": ({"num_beams": 2}, {"num_beams": 2, "length_penalty": 0.5})}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXT, 265)
+
+
+def test_the_same_model_agrees(random_model, tokenizer):
+    ours = random_model(vocab_size=265)
+    sentences = made_up_sentences(tokenizer, 7)
+    assert sentences == made_up_sentences(tokenizer, 7)
+    assert len(set(sentences)) == 7
+    marian = to_marian(ours)
+    agreement = compare(ours, tokenizer, marian, log_probabilities_of(marian), sentences, SEARCHES)
+    assert agreement.sentences == 7
+    assert agreement.largest_difference < 1e-4
+    assert (agreement.equal["greedy"], agreement.chrf["greedy"]) == (7, 100.0)
+    assert set(agreement.equal) == {"greedy", "beam"}
+    agreement.check()
+
+
+def test_another_model_does_not(random_model, tokenizer):
+    ours, other = random_model(vocab_size=265), random_model(vocab_size=265)
+    sentences = made_up_sentences(tokenizer, 7)
+    agreement = compare(ours, tokenizer, other, log_probabilities_of(other), sentences, {})
+    assert agreement.equal["greedy"] < 7
+    with pytest.raises(UserError, match="log-probabilities differ by up to"):
+        agreement.check()
+
+
+def test_equal_numbers_are_not_enough_where_translations_differ():
+    with pytest.raises(UserError, match="gives 98 of 100 greedy translations as ours does, but must give all"):
+        Agreement(100, 1e-6, {"greedy": 98}, {"greedy": 99.0}).check()
+    Agreement(100, 1e-6, {"greedy": 99, "beam": 3}, {"greedy": 99.0, "beam": 9.0}).check()
+
+
+def test_it_says_what_was_found():
+    agreement = Agreement(100, 3e-6, {"greedy": 100, "beam 4": 97}, {"greedy": 100.0, "beam 4": 98.76})
+    assert str(agreement) == (
+        "log-probabilities within 3e-06; greedy: 100 of 100 translations equal (chrF 100.0); "
+        "beam 4: 97 of 100 translations equal (chrF 98.8)"
+    )
+
+
+def test_log_probabilities_leave_out_pad(random_model, batch):
+    ours = random_model()
+    inputs = batch(ours.config)
+    labels = inputs["labels"].clamp(min=0)
+    found = log_probabilities_of(ours)(inputs["input_ids"], inputs["attention_mask"], labels)
+    start = torch.cat([torch.full((4, 1), 22), labels[:, :-1]], 1)
+    logits = ours(inputs["input_ids"], attention_mask=inputs["attention_mask"], decoder_input_ids=start).logits
+    expected = logits[..., :22].log_softmax(-1).gather(2, labels[..., None])[..., 0]
+    torch.testing.assert_close(found, expected)
