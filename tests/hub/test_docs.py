@@ -70,7 +70,7 @@ def test_console_commands_run(finished_run, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vaswani.cli.demo.serve", lambda interpreter, **_: None)  # tests/e2e/test_web_demo.py serves
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("vaswani ")]
-    expected = ["translate"] * 2 + ["export"] * 2 + ["translate"] + ["attention"] * 3 + ["demo"] * 2
+    expected = ["translate"] * 2 + ["export"] * 3 + ["translate"] * 2 + ["attention"] * 3 + ["demo"] * 2
     expected += ["evaluate"] * 3 + ["parse"] + ["evaluate"] * 2
     assert [command.split()[1] for command in commands] == expected
     for command in commands:

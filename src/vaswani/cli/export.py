@@ -2,9 +2,11 @@
 
   vaswani export --model runs/mine/model --format marian --output mine-marian
   vaswani export --model me/my-model --format ctranslate2 --quantization int8 --output mine-ct2
+  vaswani export --model me/my-model --format onnx --output mine-onnx
 
 marian: a folder that transformers alone loads as MarianMTModel, without code of ours. Its search is transformers'.
 ctranslate2: a folder that ctranslate2.Translator opens; `vaswani translate --engine ctranslate2` translates with it.
+onnx: two graphs for ONNX Runtime; `vaswani translate --engine onnxruntime` searches over them as over our model.
 
 The exported model is compared with ours on 100 sentences, which --source should give: log-probabilities to 1e-4 and
 greedy search token for token. Where it is not the same in float32, nothing is written. In other types, the share of
@@ -21,7 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
-from vaswani.interop import ctranslate2, marian
+from vaswani.interop import ctranslate2, marian, onnx
 from vaswani.interop.folder import new_folder
 from vaswani.interop.verification import (
     SENTENCES,
@@ -49,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--quantization",
         choices=ctranslate2.QUANTIZATIONS,
         default="float32",
-        help="the type of the weights, of the format ctranslate2 (default: float32)",
+        help="the type of the weights: of ctranslate2 any, of onnx float32 or int8 (default: float32)",
     )
     parser.add_argument("--tokenizer", metavar="DIR_OR_HUB_ID", help="where the tokenizer is, if not in --model")
     parser.add_argument(
@@ -113,8 +115,12 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"output={str(options.output)!r} exists: it must be a new folder, so that nothing is lost")
     if options.source and not options.verify:
         raise UserError(f"source={options.source!r} is for verifying, but --no-verify is given")
-    if options.format != "ctranslate2" and options.quantization != "float32":
-        raise UserError(f"quantization={options.quantization!r} must be 'float32' for the format {options.format!r}")
+    possible = QUANTIZATIONS[options.format]
+    if options.quantization not in possible:
+        raise UserError(
+            f"quantization={options.quantization!r} must be {' or '.join(map(repr, possible))} for the format "
+            f"{options.format!r}"
+        )
     if options.format == "ctranslate2" and options.verify:
         possible = ctranslate2.supported_types("cpu")
         if options.quantization not in possible:
@@ -161,6 +167,20 @@ def verify_ctranslate2(
     return compare(model, tokenizer, theirs, theirs.log_probabilities, sentences, searches)
 
 
+def write_onnx(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write the two graphs."""
+    onnx.save_for_onnx(model, tokenizer, folder, options.quantization)
+
+
+def verify_onnx(
+    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, sentences: list[str]
+) -> Agreement:
+    """Compare what ONNX Runtime makes of the graphs."""
+    theirs = onnx.OnnxModel(folder, usable_cores())
+    paper = {"num_beams": BEAMS}
+    return compare(model, tokenizer, theirs, theirs.log_probabilities, sentences, {f"beam {BEAMS}": (paper, paper)})
+
+
 def say(sentence: str) -> None:
     """Tell the user."""
     print(sentence, file=sys.stderr)
@@ -169,4 +189,10 @@ def say(sentence: str) -> None:
 FORMATS: dict[str, tuple[Callable, Callable]] = {
     "marian": (write_marian, verify_marian),
     "ctranslate2": (write_ctranslate2, verify_ctranslate2),
+    "onnx": (write_onnx, verify_onnx),
+}
+QUANTIZATIONS = {
+    "marian": ("float32",),
+    "ctranslate2": ctranslate2.QUANTIZATIONS,
+    "onnx": onnx.QUANTIZATIONS,
 }

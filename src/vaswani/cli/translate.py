@@ -79,8 +79,8 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
         from vaswani.translation import load
         from vaswani.workers import choose_workers, describe_workers
     disable_progress_bar()  # transformers' own, at loading
-    if options.engine == "ctranslate2":
-        return translator_of_ctranslate2(options)
+    if options.engine != "torch":
+        return translator_of_engine(options)
     model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
     arguments = search_arguments(model, options)
     workers = choose_workers(options.workers, model.device)
@@ -99,14 +99,15 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
     return work, describe_workers(workers, model)
 
 
-def translator_of_ctranslate2(options: argparse.Namespace) -> line_by_line.Worker:
-    """Open the model with CTranslate2, which shares out each batch to its cores by itself."""
-    from vaswani.interop.ctranslate2 import load_ctranslate2
+def translator_of_engine(options: argparse.Namespace) -> line_by_line.Worker:
+    """Open the model with another library, which shares out each batch to the cores by itself."""
+    with large_imports():
+        from vaswani.interop.engines import load_engine
 
     if options.shortlist:
-        raise UserError("shortlist is for engine 'torch': CTranslate2 has a vocabulary map of its own")
-    model, tokenizer = load_ctranslate2(
-        options.model, options.tokenizer, options.device, options.dtype, options.workers
+        raise UserError(f"shortlist is for engine 'torch', not for {options.engine!r}")
+    model, tokenizer = load_engine(
+        options.engine, options.model, options.tokenizer, options.device, options.dtype, options.workers
     )
     return line_translator(model, tokenizer, options, search_arguments(model, options)), str(model)
 

@@ -23,11 +23,10 @@ from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.search_vaswani import length_penalty
 from vaswani.workers import choose_workers, usable_cores
 
+from .folder import CONFIG, load_config, save_beside
 from .marian import stock_length_penalty, to_marian
 
 
-# Beside CTranslate2's own files in its folder: our config, from which the search knows its lengths and ids.
-CONFIG = "vaswani_config.json"
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 
 
@@ -100,9 +99,7 @@ def save_for_ctranslate2(
         tokenizer.save_pretrained(temporary)
         _add_positions(marian, Path(temporary) / "model.safetensors")
         TransformersConverter(temporary).convert(str(folder), quantization=quantization, force=True)
-    tokenizer.save_pretrained(folder)
-    ours.generation_config.save_pretrained(folder)
-    (folder / CONFIG).write_text(ours.config.to_json_string(use_diff=False), encoding="utf-8")
+    save_beside(ours, tokenizer, folder)
     config_file = folder / "config.json"
     settings = json.loads(config_file.read_text(encoding="utf-8"))
     # Without a token for unknown words, of which a byte-level vocabulary has none, CTranslate2 would not start.
@@ -182,7 +179,7 @@ class CTranslate2Model:
                 f"dtype={compute_type!r} must be one of {', '.join(supported_types(device))} for engine 'ctranslate2' "
                 f"on this machine's {device}"
             )
-        self.config = VaswaniConfig.from_json_file(folder / CONFIG)
+        self.config = load_config(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self.device, self.dtype, self.training = torch.device("cpu"), torch.float32, False
         self.workers, self.threads = workers, threads

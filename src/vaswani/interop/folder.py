@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vaswani.errors import UserError
+from vaswani.models.configuration_vaswani import VaswaniConfig
+
+
+# Beside another library's files: our config, from which the search knows its lengths and ids.
+CONFIG = "vaswani_config.json"
 
 
 @contextmanager
@@ -36,3 +42,15 @@ def new_folder(path: Path) -> Generator[Path, None, None]:
         raise UserError(f"output={str(path)!r} cannot be written: {reason}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def save_beside(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write what a search of ours needs beside another library's files: tokenizer, settings and config."""
+    tokenizer.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    (folder / CONFIG).write_text(model.config.to_json_string(use_diff=False), encoding="utf-8")
+
+
+def load_config(folder: Path) -> VaswaniConfig:
+    """Read the config that `save_beside` wrote."""
+    return VaswaniConfig.from_json_file(folder / CONFIG)

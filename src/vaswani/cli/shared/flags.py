@@ -40,8 +40,8 @@ def add_engine_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--engine",
         default="torch",
-        choices=["torch", "ctranslate2"],
-        help="what computes (default: torch); ctranslate2: a folder that `vaswani export --format ctranslate2` wrote",
+        choices=["torch", "ctranslate2", "onnxruntime"],
+        help="what computes (default: torch); the others take a folder that `vaswani export` wrote",
     )
 
 

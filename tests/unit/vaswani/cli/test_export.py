@@ -42,14 +42,19 @@ def test_marian_is_verified_and_written(capsys):
     assert isinstance(AutoModelForSeq2SeqLM.from_pretrained("new"), MarianMTModel)
 
 
+ENGINES = {"ctranslate2": "ctranslate2", "onnx": "onnxruntime"}
+
+
 @pytest.mark.parametrize("kind", ["float32", "int8"])
-def test_ctranslate2_is_verified_and_translates(kind, capsys):
-    pytest.importorskip("ctranslate2")
-    assert export("--format", "ctranslate2", "--quantization", kind) == 0
+@pytest.mark.parametrize("form", ENGINES)
+def test_other_engines_are_verified_and_translate(form, kind, capsys):
+    engine = ENGINES[form]
+    pytest.importorskip(engine)
+    assert export("--format", form, "--quantization", kind) == 0
     said = capsys.readouterr().err
     assert "Verifying on 100 sentences of random words\n" in said
-    assert "beam 4, ranked as in the paper: " in said
-    for name, flags in {"ours": [], "theirs": ["--engine", "ctranslate2"]}.items():
+    assert "; beam 4" in said
+    for name, flags in {"ours": [], "theirs": ["--engine", engine]}.items():
         place = "model" if name == "ours" else "new"
         assert cli.main(["translate", "--model", place, *flags, "--input", "text", "--output", name, *LIMIT]) == 0
     lines = [Path(name).read_text().splitlines() for name in ("ours", "theirs")]
@@ -87,6 +92,7 @@ def test_a_wrong_conversion_is_noticed(capsys, monkeypatch):
     [
         (["--format", "marian", "--output", "model"], "output='model' exists: it must be a new folder"),
         (["--format", "marian", "--quantization", "int8"], "quantization='int8' must be 'float32' for the format"),
+        (["--format", "onnx", "--quantization", "int16"], "quantization='int16' must be 'float32' or 'int8' for"),
         (["--format", "marian", "--no-verify", "--source", "text"], "source='text' is for verifying, but --no-verify"),
         (["--format", "marian", "--source", "absent"], "the file absent does not exist"),
         (["--format", "marian", "--source", "empty"], "source='empty' holds no sentence"),
