@@ -14,7 +14,6 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .models.decoding_vaswani import DecodingSettings
-from .models.generation_vaswani import VaswaniGenerationMixin
 from .models.int8_vaswani import is_quantized
 from .models.legal_trees_vaswani import LegalTrees
 from .models.trees_vaswani import TREES
@@ -37,7 +36,7 @@ def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[Batch]) ->
 
     Parameters
     ----------
-    model : PreTrainedModel
+    model : PreTrainedModel, or a model of `interop.engines`
         In evaluation mode, if dropout is to be left out.
     batches : iterable of Batch
         Such as `encode_in_batches` yields.
@@ -45,10 +44,15 @@ def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[Batch]) ->
     nll, tokens = 0.0, 0
     for batch in batches:
         input_ids, attention_mask, labels = (tensor.to(model.device) for tensor in batch)
+        tokens += int((labels != IGNORED_LABEL).sum())
+        if hasattr(model, "log_probabilities"):  # another engine
+            ended = labels.masked_fill(labels == IGNORED_LABEL, model.config.eos_token_id)
+            found = model.log_probabilities(input_ids, attention_mask, ended)
+            nll -= found.masked_fill(labels == IGNORED_LABEL, 0).sum().item()
+            continue
         decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
         logits = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False).logits
         nll += cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum").item()
-        tokens += int((labels != IGNORED_LABEL).sum())
     return nll / tokens
 
 
@@ -196,14 +200,16 @@ def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     asked = DecodingSettings.read(given, None, defaults)
     beams = asked.num_beams
     words = [("sampling" if settings["do_sample"] else "greedy") if beams == 1 else f"beam {beams}"]
-    if beams > 1 and isinstance(model, VaswaniGenerationMixin) and asked.length_penalty_alpha is not None:
+    if beams > 1 and hasattr(model, "decoder_state") and asked.length_penalty_alpha is not None:
         words.append(f"alpha {asked.length_penalty_alpha}")
     elif beams > 1:
         penalty = settings["length_penalty"]
         words.append(f"length_penalty {1.0 if penalty is None else penalty}")
     if "max_new_tokens" in given:
         words.append(f"at most {given['max_new_tokens']} tokens")
-    if is_quantized(model):
+    if hasattr(model, "engine"):
+        words.append(str(model.engine))
+    elif is_quantized(model):
         words.append("int8")
     words += [word for name, word in (("constraint", "trees only"), ("shortlist", "shortlist")) if given.get(name)]
     return ", ".join(words)

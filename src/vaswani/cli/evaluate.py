@@ -46,6 +46,7 @@ from vaswani.workers import choose_workers, describe_workers
 from .shared.flags import (
     add_batch_flag,
     add_decoding_flags,
+    add_engine_flag,
     add_model_flags,
     add_shortlist_flag,
     add_workers_flag,
@@ -92,6 +93,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR_OR_HUB_ID",
         help="a model to compare with, which translates without --shortlist",
     )
+    add_engine_flag(how)
     add_decoding_flags(how)
     add_shortlist_flag(how)
     add_batch_flag(how)
@@ -109,7 +111,7 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
     """Read, translate unless that is done, score, compare, record, print; `read_split` may know further datasets."""
     check(options)
     disable_progress_bar()  # transformers' own, at loading
-    loaded = None if options.model is None else load(options.model, options.tokenizer, options.device, options.dtype)
+    loaded = None if options.model is None else load_model(options)
     choose_languages(options, None if loaded is None else loaded[0].config)
     text = read_text(options, read_split)
     warn(filter(None, [wrong_size(text)]))
@@ -133,6 +135,17 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
     return 0
 
 
+def load_model(options: argparse.Namespace) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Load the model that is to be scored, and its tokenizer."""
+    if options.engine == "torch":
+        return load(options.model, options.tokenizer, options.device, options.dtype)
+    from vaswani.interop.engines import load_engine
+
+    return load_engine(
+        options.engine, options.model, options.tokenizer, options.device, options.dtype, options.workers
+    )
+
+
 def warn(sentences: Iterable[str]) -> None:
     """Print warnings apart from the scores."""
     for sentence in sentences:
@@ -151,6 +164,11 @@ def check(options: argparse.Namespace) -> None:
         raise UserError("exactly one of model and hypothesis must be given: what is judged?")
     if options.shortlist and options.model is None:
         raise UserError("shortlist is for a model: a hypothesis has been written already")
+    if options.engine != "torch":
+        if options.model is None:
+            raise UserError(f"engine={options.engine!r} is for a model: a hypothesis has been written already")
+        if options.shortlist:
+            raise UserError(f"shortlist is for engine 'torch', not for {options.engine!r}")
     if options.baseline_hypothesis and options.baseline_model:
         raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
     if options.workers is not None and not (options.model or options.baseline_model):
@@ -229,8 +247,11 @@ def evaluate_model(
     workers = announced_workers(model, options)
     shortlist = Shortlist.load(options.model, tokenizer).allowed if options.shortlist else None
     is_constrained = options.target_lang == TREES and not options.unconstrained
-    forecast = Forecast(model, decoding(options), is_constrained=is_constrained, with_likelihood=True, workers=workers)
-    warn(filter(None, [forecast.shortage(tokenizer, text.sources or [], options.max_batch_tokens)]))
+    if options.engine == "torch":
+        forecast = Forecast(
+            model, decoding(options), is_constrained=is_constrained, with_likelihood=True, workers=workers
+        )
+        warn(filter(None, [forecast.shortage(tokenizer, text.sources or [], options.max_batch_tokens)]))
     return evaluate(
         model,
         tokenizer,
@@ -248,8 +269,10 @@ def evaluate_model(
 
 def announced_workers(model: PreTrainedModel, options: argparse.Namespace) -> int:
     """Return the number of processes that translate with a model, and say who they are."""
-    workers = choose_workers(options.workers, model.device)
-    print(f"Translating with {describe_workers(workers, model)}", file=sys.stderr)
+    is_engine = hasattr(model, "engine")  # which shares out each batch by itself
+    workers = 1 if is_engine else choose_workers(options.workers, model.device)
+    who = str(model) if is_engine else describe_workers(workers, model)
+    print(f"Translating with {who}", file=sys.stderr)
     return workers
 
 

@@ -191,10 +191,31 @@ class CTranslate2Model:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot open {str(folder)!r}: {error}") from error
 
+    @property
+    def engine(self) -> str:
+        """What computes, such as "CTranslate2 int8_float32"."""
+        return f"CTranslate2 {self.translator.compute_type}"
+
     def __str__(self) -> str:
-        """Say who computes and how, such as "CTranslate2, 2 workers of 1 thread each, int8_float32, cpu"."""
-        who = f"{self.workers} worker(s) of {self.threads} thread(s) each, " if self.translator.device == "cpu" else ""
-        return f"CTranslate2, {who}{self.translator.compute_type}, {self.translator.device}"
+        """Say who computes and how, such as "CTranslate2 int8_float32, 2 worker(s) of 1 thread(s) each, cpu"."""
+        who = f", {self.workers} worker(s) of {self.threads} thread(s) each" if self.translator.device == "cpu" else ""
+        return f"{self.engine}{who}, {self.translator.device}"
+
+    def eval(self) -> "CTranslate2Model":
+        """Return itself: it cannot be trained."""
+        return self
+
+    def train(self, mode: bool = True) -> "CTranslate2Model":
+        """Return itself.
+
+        Raises
+        ------
+        ValueError
+            If it is to be trained.
+        """
+        if mode:
+            raise ValueError("a model of CTranslate2 cannot be trained")
+        return self
 
     def generate(
         self,

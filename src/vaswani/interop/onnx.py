@@ -262,6 +262,8 @@ class OnnxModel(VaswaniForConditionalGeneration):
         If the folder is none, or ONNX Runtime cannot open it.
     """
 
+    engine = "ONNX Runtime"
+
     def __init__(self, folder: Path, threads: int = 1):
         runtime = libraries()
         if not all((folder / name).is_file() for name in (CONFIG, ENCODER, DECODER)):
@@ -291,7 +293,7 @@ class OnnxModel(VaswaniForConditionalGeneration):
 
     def __str__(self) -> str:
         """Say who computes and how."""
-        return f"ONNX Runtime, 1 worker of {self.threads} thread(s), cpu"
+        return f"{self.engine}, 1 worker of {self.threads} thread(s), cpu"
 
     def encode_source(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput:
         """Encode; the keys and values for the decoder stand in the place of hidden states."""

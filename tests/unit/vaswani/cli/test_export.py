@@ -60,6 +60,11 @@ def test_other_engines_are_verified_and_translate(form, kind, capsys):
     lines = [Path(name).read_text().splitlines() for name in ("ours", "theirs")]
     assert len(lines[1]) == 15
     assert kind == "int8" or lines[0] == lines[1]
+    scored = ["--source", "text", "--reference", "text", "--json", "scores", "--no_record", *LIMIT[:2]]
+    capsys.readouterr()
+    assert cli.main(["evaluate", "--engine", engine, "--model", "new", *scored]) == 0
+    assert "Translating with CTranslate2 " in (said := capsys.readouterr().err) or "ONNX Runtime, 1 worker" in said
+    assert f"at most 9 tokens, {'CTranslate2' if form == 'ctranslate2' else 'ONNX'}" in Path("scores").read_text()
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])

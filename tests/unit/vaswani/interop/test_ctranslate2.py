@@ -101,8 +101,8 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
     assert (model.config.source_lang, model.config.vocab_size) == ("en", 265)
     assert (model.generation_config.length_penalty_alpha, model.generation_config.num_beams) == (0.9, 3)
     assert model.translator.compute_type.startswith("int8")
-    assert str(model).startswith("CTranslate2, 1 worker(s) of ")
-    assert str(model).endswith(f"{model.translator.compute_type}, cpu")
+    assert str(model).startswith("CTranslate2 int8")
+    assert str(model).endswith(" thread(s) each, cpu")
 
 
 def test_types_workers_and_threads_reach_the_library(random_model, tokenizer, tmp_path, monkeypatch):

@@ -1,9 +1,16 @@
 import argparse
+from pathlib import Path
 
 import pytest
 
+from vaswani import cli
 from vaswani.cli.shared.flags import add_engine_flag
+from vaswani.evaluation import encode_in_batches, evaluate, negative_log_likelihood
 from vaswani.interop import engines
+from vaswani.interop.ctranslate2 import save_for_ctranslate2
+from vaswani.interop.onnx import save_for_onnx
+from vaswani.scoring.references import EvaluationSet
+from vaswani.tokenization import train_tokenizer
 
 
 @pytest.mark.parametrize("engine", ["ctranslate2", "onnxruntime"])
@@ -18,3 +25,38 @@ def test_the_flag_offers_all_of_them():
     for name in ("torch", *engines.LOADERS):
         assert parser.parse_args(["--engine", name]).engine == name
     assert parser.parse_args([]).engine == "torch"
+
+
+@pytest.mark.parametrize(("engine", "name"), [("ctranslate2", "CTranslate2 float32"), ("onnxruntime", "ONNX Runtime")])
+def test_an_engine_is_evaluated_like_our_model(engine, name, random_model, tmp_path):
+    pytest.importorskip(engine)
+    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
+    ours = random_model(vocab_size=265)
+    {"ctranslate2": save_for_ctranslate2, "onnxruntime": save_for_onnx}[engine](ours, tokenizer, tmp_path)
+    theirs, _ = engines.load_engine(engine, str(tmp_path), device="cpu")
+    text = EvaluationSet("text", "test", ["one two", "six four"], ["three", "five one two"])
+    batches = list(encode_in_batches(tokenizer, text, 100))
+    expected = negative_log_likelihood(ours, batches)
+    # Theirs is without <pad>, whose probability is about 1 / 265.
+    assert negative_log_likelihood(theirs, batches) == pytest.approx(expected, abs=0.02)
+    settings = {"num_beams": 4, "max_new_tokens": 8}
+    evaluation, outputs = evaluate(theirs, tokenizer, text, batches, **settings)
+    assert outputs == evaluate(ours, tokenizer, text, batches, **settings)[1]
+    assert evaluation.decoding == f"beam 4, alpha 0.6, at most 8 tokens, {name}"
+
+
+@pytest.mark.parametrize("kind", engines.LOADERS)
+def test_the_commands_refuse_what_engines_cannot(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("one\n")
+    flags = ["--engine", kind, "--model", "absent"]
+    scored = ["--source", "text", "--reference", "text"]
+    assert cli.main(["translate", *flags, "--input", "text", "--output", "out", "--shortlist"]) == 1
+    assert cli.main(["evaluate", *flags, *scored, "--shortlist"]) == 1
+    assert cli.main(["evaluate", "--engine", kind, "--hypothesis", "text", "--reference", "text"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("error")] == [
+        f"error: shortlist is for engine 'torch', not for {kind!r}",
+        f"error: shortlist is for engine 'torch', not for {kind!r}",
+        f"error: engine={kind!r} is for a model: a hypothesis has been written already",
+    ]
