@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,18 @@ OPSET = 18
 SENTENCES, SOURCE_LENGTH, PAST_LENGTH = 2, 5, 3
 
 
-def libraries() -> Any:
-    """Import ONNX Runtime, and what the exporter needs beside it.
+def library(name: str) -> Any:
+    """Import ONNX Runtime, or what the exporter needs beside it.
 
     Raises
     ------
     UserError
-        If one of them is not installed.
+        If it is not installed.
     """
     try:
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401
+        return import_module(name)
     except ModuleNotFoundError as error:
-        raise missing_package("the engine onnxruntime", error, "export") from error
-    return onnxruntime
+        raise missing_package("the format onnx", error, "export") from error
 
 
 class EncoderGraph(nn.Module):
@@ -155,7 +153,8 @@ def save_for_onnx(
     UserError
         If a library is missing, or the graphs cannot be this model.
     """
-    libraries()
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        library(name)
     check_has_graphs(ours.config)
     encoder, decoder = EncoderGraph(ours).eval(), DecoderGraph(ours).eval()
     # Each example is a tensor of its own: the exporter would take two inputs that are the same for one.
@@ -265,7 +264,7 @@ class OnnxModel(VaswaniForConditionalGeneration):
     engine = "ONNX Runtime"
 
     def __init__(self, folder: Path, threads: int = 1):
-        runtime = libraries()
+        runtime = library("onnxruntime")
         if not all((folder / name).is_file() for name in (CONFIG, ENCODER, DECODER)):
             raise UserError(
                 f"model={str(folder)!r} must be a folder that `vaswani export --format onnx` wrote, for engine "

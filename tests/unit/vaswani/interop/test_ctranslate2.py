@@ -1,5 +1,6 @@
 """CTranslate2 of our weights: the scores and the translations of our own model."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -127,3 +128,9 @@ def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_pat
     (tmp_path / "model.bin").write_bytes(b"half")
     with pytest.raises(UserError, match="CTranslate2 cannot open"):
         load_ctranslate2(str(tmp_path), device="cpu")
+
+
+def test_a_missing_library_is_named(random_model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(UserError, match="needs the package ctranslate2, which is not installed"):
+        save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path)

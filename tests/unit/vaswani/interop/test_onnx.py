@@ -1,5 +1,7 @@
 """The graphs of our weights: logits and all searches of ours are the model's own."""
 
+import sys
+
 import pytest
 import torch
 
@@ -92,3 +94,11 @@ def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_pat
     (tmp_path / "encoder_model.onnx").write_bytes(b"half")
     with pytest.raises(UserError, match="ONNX Runtime cannot open"):
         load_onnx(str(tmp_path))
+
+
+@pytest.mark.parametrize("absent", ["onnxruntime", "onnxscript"])
+def test_a_missing_library_is_named(absent, random_model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(UserError, match=f"needs the package {absent}, which is not installed"):
+        save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
+    assert list(tmp_path.iterdir()) == []
