@@ -4,6 +4,7 @@ python training/benchmark.py --json benchmark.json
 python training/benchmark.py plan
 python training/benchmark.py train --rounds 5 --tokens 100000
 python training/benchmark.py generate --turns 10
+python training/benchmark.py engines --engine_model runs/demo/model --engine_source test.en
 python training/benchmark.py start --starts 10
 python training/benchmark.py memory --picture docs/memory.svg
 python training/benchmark.py train --device cuda --config_name base-en-de --torch_compile true
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from training.benchmarks import generation, memory, planning, start, training
+from training.benchmarks import engines, generation, memory, planning, start, training
 from training.machine import PACKAGES, describe_hardware, installed_version
 from training.tables.layout import align
 from vaswani.errors import UserError
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "plan": Benchmark(planning.add_flags, planning.run),
     "train": Benchmark(training.add_flags, training.run),
     "generate": Benchmark(generation.add_flags, generation.run),
+    "engines": Benchmark(engines.add_flags, engines.run),
     "start": Benchmark(start.add_flags, start.run),
     "memory": Benchmark(memory.add_flags, memory.run),
 }

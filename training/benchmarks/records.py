@@ -144,3 +144,17 @@ class StartRow:
     lowest: float
     highest: float
     times_ours: float | None = titled("times ours")
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """A row of ``benchmark.py engines``: one way to compute the same translations."""
+
+    engine: str
+    precision: str
+    sentences: Rates | None = titled("sentences/s")
+    tokens: Rates | None = titled("tokens/s")
+    first_line: Rates | None = titled("first line, s")
+    peak_memory: float | None = titled("peak memory, GB")
+    chrf: float | None = titled("chrF to float32")
+    equal: float | None = titled("equal to float32, %")

@@ -38,12 +38,23 @@ def test_the_report_is_written_as_json_with_what_was_measured_on(tmp_path, monke
     monkeypatch.setattr(benchmark, "BENCHMARKS", fakes)
     benchmark.main(["--device=cpu", "--json", str(tmp_path / "report.json")])
     report = json.loads((tmp_path / "report.json").read_text())
-    assert list(report) == ["command", "date", "hardware", "versions", "plan", "train", "generate", "start", "memory"]
+    assert list(report) == [
+        "command",
+        "date",
+        "hardware",
+        "versions",
+        "plan",
+        "train",
+        "generate",
+        "engines",
+        "start",
+        "memory",
+    ]
     assert report["train"] == [{"what": "train", "median": 1.0}]
     assert {"torch", "transformers"} <= set(report["versions"])
     assert report["hardware"].endswith(" cores")
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("1.00")]
-    assert lines == [[name, "1.00"] for name in ("plan", "train", "generate", "start", "memory")]
+    assert lines == [[name, "1.00"] for name in ("plan", "train", "generate", "engines", "start", "memory")]
     benchmark.main(["train", "--device=cpu", "--json", str(tmp_path / "one.json")])
     assert list(json.loads((tmp_path / "one.json").read_text()))[4:] == ["train"]
 

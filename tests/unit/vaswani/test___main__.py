@@ -14,7 +14,7 @@ import pytest
             ["trans"],
             1,
             "",
-            "error: command 'trans' must be one of translate, parse, attention, demo, shortlist, evaluate\n",
+            "error: command 'trans' must be one of translate, parse, attention, demo, export, import, shortlist, evaluate\n",
         ),
     ],
 )

@@ -1,0 +1,58 @@
+import argparse
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from training.benchmarks import engines
+from vaswani.errors import UserError
+from vaswani.tokenization import train_tokenizer
+
+
+def options_of(*flags):
+    parser = argparse.ArgumentParser()
+    engines.add_flags(parser)
+    return parser.parse_args(flags)
+
+
+def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys):
+    for package in ("ctranslate2", "onnxruntime"):
+        pytest.importorskip(package)
+    torch.manual_seed(3)
+    model = random_model(vocab_size=265, max_position_embeddings=512)
+    model.generation_config.extra_target_tokens = 3
+    model.save_pretrained(tmp_path / "model")
+    train_tokenizer(["one two three four five six"] * 3, 265).save_pretrained(tmp_path / "model")
+    (tmp_path / "text").write_text("one two\nsix four\nfive\n")
+    flags = ["--engine_model", str(tmp_path / "model"), "--engine_source", str(tmp_path / "text")]
+    rows = engines.run(options_of(*flags, "--engine_turns", "1", "--engine_beams", "1"))
+    assert "turn 1/1" in capsys.readouterr().err
+    assert [(row["engine"], row["precision"]) for row in rows] == [
+        ("torch", "float32"), ("torch", "bfloat16"), ("torch", "int8"),
+        ("CTranslate2", "float32"), ("CTranslate2", "int8"),
+        ("ONNX Runtime", "float32"), ("ONNX Runtime", "int8"),
+        ("MarianMT of transformers", "float32"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["first line, s"]["median"] > 0.1
+        assert row["peak memory, GB"] > 0.05
+        if row["precision"] == "float32" and row["engine"] != "MarianMT of transformers":  # it has another limit
+            assert (row["equal to float32, %"], row["chrF to float32"]) == (100, pytest.approx(100))
+
+
+def test_a_row_is_of_the_time_behind_the_start(tmp_path):
+    train_tokenizer(["one two three four five six"] * 3, 265).save_pretrained(tmp_path)
+    measured = engines.Measurements([1.0, 2.0, 1.5], [3.0, 7.0, 3.5], [5, 9 * 10**9, 7], ["one two", "three"])
+    contender = engines.Contender("torch", "int8", [])
+    row = engines.row_of(contender, measured, ["one two", "six"], AutoTokenizer.from_pretrained(tmp_path))
+    assert (row.engine, row.precision, row.peak_memory, row.equal) == ("torch", "int8", 9, 50)
+    assert (row.sentences.median, row.sentences.lowest, row.sentences.highest) == (1.0, 0.4, 1.0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert row.tokens.median == len([*tokenizer("one two").input_ids, *tokenizer("three").input_ids]) / 2
+    assert row.first_line.median == 1.5
+    assert 0 < row.chrf < 100
+
+
+def test_a_model_needs_its_text():
+    with pytest.raises(UserError, match="engine_model and engine_source must be given both"):
+        engines.run(options_of("--engine_model", "x"))
