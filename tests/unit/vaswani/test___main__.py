@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from vaswani.cli import COMMANDS
+
 
 @pytest.mark.parametrize(
     ("arguments", "status", "output", "error"),
@@ -14,7 +16,7 @@ import pytest
             ["trans"],
             1,
             "",
-            "error: command 'trans' must be one of translate, parse, attention, demo, export, import, shortlist, evaluate\n",
+            f"error: command 'trans' must be one of {', '.join(COMMANDS)}\n",
         ),
     ],
 )
