@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
+from training.settings import ROOT
 from vaswani.errors import UserError
 from vaswani.interop.marian import (
     check_has_marian,
@@ -120,6 +121,18 @@ def test_the_two_length_penalties_grow_alike_at_25_tokens():
 def test_what_marian_cannot_be_is_refused(tiny_config, changes, complaint):
     with pytest.raises(UserError, match=complaint):
         check_has_marian(tiny_config(**changes))
+
+
+def test_all_rows_of_table_3_but_three_have_a_folder_of_marian():
+    refused = set()
+    for folder in (ROOT / "hub_configs").iterdir():
+        config = AutoConfig.from_pretrained(str(folder))
+        try:
+            check_saves_as_marian(config)
+        except UserError:
+            refused.add(folder.name)
+    others = {"convolutional-en-de", "convs2s-en-de", "recurrent-attention-en-de", "recurrent-en-de"}
+    assert refused == others | {"B-k16", "B-k32", "E-learned"}
 
 
 def test_models_of_other_types_and_learned_positions_are_refused(tiny_config):
