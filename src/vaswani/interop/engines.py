@@ -1,8 +1,12 @@
 """The libraries that can compute in torch's place."""
 
+from pathlib import Path
 from typing import Any
 
+from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerBase
+
+from vaswani.errors import UserError
 
 from .ctranslate2 import load_ctranslate2
 from .onnx import load_onnx
@@ -25,7 +29,9 @@ def load_engine(
     ----------
     engine : str
         "ctranslate2" or "onnxruntime".
-    name, tokenizer_name, device, dtype
+    name : str
+        The folder, or where it is on the Hub.
+    tokenizer_name, device, dtype
         As for `translation.load`.
     workers : int or None, default=None
         Batches at the same time; None means as many as are fast.
@@ -40,4 +46,14 @@ def load_engine(
     UserError
         If the engine is not installed, or cannot do this.
     """
-    return LOADERS[engine](name, tokenizer_name, device, dtype, workers)
+    folder = name if Path(name).is_dir() else _downloaded(name)
+    return LOADERS[engine](folder, tokenizer_name, device, dtype, workers)
+
+
+def _downloaded(name: str) -> str:
+    """Return the folder into which the Hub's is downloaded."""
+    try:
+        return snapshot_download(name)
+    except (OSError, ValueError) as error:  # the Hub's own errors are of both kinds
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"model={name!r} must be a folder or a Hub id that can be reached: {reason}") from error

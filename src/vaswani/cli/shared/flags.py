@@ -41,7 +41,7 @@ def add_engine_flag(parser: argparse._ActionsContainer) -> None:
         "--engine",
         default="torch",
         choices=["torch", "ctranslate2", "onnxruntime"],
-        help="what computes (default: torch); the others take a folder that `vaswani export` wrote",
+        help="what computes (default: torch); the others take what `vaswani export` wrote",
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from vaswani import cli
 from vaswani.cli.shared.flags import add_engine_flag
+from vaswani.errors import UserError
 from vaswani.evaluation import encode_in_batches, evaluate, negative_log_likelihood
 from vaswani.interop import engines
 from vaswani.interop.ctranslate2 import save_for_ctranslate2
@@ -14,9 +15,19 @@ from vaswani.tokenization import train_tokenizer
 
 
 @pytest.mark.parametrize("engine", ["ctranslate2", "onnxruntime"])
-def test_the_engine_gets_every_argument(engine, monkeypatch):
+def test_the_engine_gets_every_argument(engine, monkeypatch, tmp_path):
     monkeypatch.setitem(engines.LOADERS, engine, lambda *arguments: arguments)
-    assert engines.load_engine(engine, "a", "b", "cpu", "int8", 3) == ("a", "b", "cpu", "int8", 3)
+    here = str(tmp_path)
+    assert engines.load_engine(engine, here, "b", "cpu", "int8", 3) == (here, "b", "cpu", "int8", 3)
+    monkeypatch.setattr(engines, "snapshot_download", lambda name: f"cache/{name}")
+    assert engines.load_engine(engine, "me/model") == ("cache/me/model", None, None, "auto", None)
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "no such folder"])
+def test_a_model_that_is_nowhere_is_named(name, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match=f"model='{name}' must be a folder or a Hub id that can be reached: "):
+        engines.load_engine("onnxruntime", name)
 
 
 def test_the_flag_offers_all_of_them():
