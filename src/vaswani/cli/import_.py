@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         if options.verify and tokenizer is not None:
             say(f"Verifying on {SENTENCES} sentences of random words")
             # Ours rules <pad> out, and may end without </s>.
+            theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing
             theirs.generation_config.update(suppress_tokens=[ours.config.pad_token_id], forced_eos_token_id=None)
             agreement = compare(
                 ours, tokenizer, theirs, log_probabilities_of(theirs), made_up_sentences(tokenizer), {}

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from vaswani.errors import UserError
 from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
+from vaswani.models.translator_vaswani import shift_tokens_right
 from vaswani.translation import translate
 
 
@@ -124,7 +125,8 @@ def log_probabilities_of(model: Any) -> LogProbabilities:
 
     @torch.inference_mode()
     def log_probabilities(input_ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+        # By ours, as FSMT's own method puts the last label first: ``</s>``, where the labels hold it.
+        decoder_input_ids = shift_tokens_right(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
         # FSMT looks ahead where it may cache.
         inputs = {"attention_mask": mask, "decoder_input_ids": decoder_input_ids, "use_cache": False}
         logits = model(input_ids, **inputs).logits.float()

@@ -48,6 +48,14 @@ def save_vocabulary(folder):
     return len(types)
 
 
+def save_fsmt(size):
+    config = FSMTConfig(src_vocab_size=size, tgt_vocab_size=size, d_model=16, max_position_embeddings=200)
+    for stack in ("encoder", "decoder"):
+        for part, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16)):
+            setattr(config, f"{stack}_{part}", value)
+    random_weights(FSMTForConditionalGeneration(config)).save_pretrained("wmt")
+
+
 def save_opus(folder, **changes):
     folder.mkdir()
     size = save_vocabulary(folder)
@@ -91,12 +99,33 @@ def test_a_model_of_opus_becomes_ours_and_goes_back(capsys):
         assert torch.equal(back[name], weight), name
 
 
+def save_fsmt_vocabulary(folder):
+    """Write the files of an FSMTTokenizer, and return its size."""
+    pytest.importorskip("sacremoses")
+    letters = "abcdefghijklmnopqrstuvwxyzAT."
+    types = ["<s>", "<pad>", "</s>", "<unk>", *letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>"]
+    for name in ("vocab-src.json", "vocab-tgt.json"):
+        (folder / name).write_text(json.dumps({token: number for number, token in enumerate(types)}))
+    (folder / "merges.txt").write_text("t h 9\nth e</w> 8\n")
+    settings = {"tokenizer_class": "FSMTTokenizer", "langs": ["en", "de"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return len(types)
+
+
+def test_a_model_of_fsmt_becomes_ours_with_its_tokenizer(tmp_path, capsys):
+    (tmp_path / "wmt").mkdir()
+    save_fsmt(save_fsmt_vocabulary(tmp_path / "wmt"))
+    assert cli.main(["import", "--from", "fsmt", "--model", "wmt", "--output", "ours"]) == 0
+    said = capsys.readouterr().err
+    assert "greedy: 100 of 100 translations equal (chrF 100.0)" in said
+    assert "warning" not in said
+    Path("text").write_text("the man .\n")
+    flags = ["--input", "text", "--output", "translated", "--max_new_tokens", "5", "--quiet"]
+    assert cli.main(["translate", "--model", "ours", *flags]) == 0
+
+
 def test_without_its_tokenizer_a_model_of_fsmt_is_still_imported(capsys):
-    config = FSMTConfig(src_vocab_size=23, tgt_vocab_size=23, d_model=16, max_position_embeddings=30)
-    for stack in ("encoder", "decoder"):
-        for part, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16)):
-            setattr(config, f"{stack}_{part}", value)
-    random_weights(FSMTForConditionalGeneration(config)).save_pretrained("wmt")
+    save_fsmt(23)
     assert cli.main(["import", "--from", "fsmt", "--model", "wmt", "--output", "ours"]) == 0
     assert "warning: the tokenizer was not carried over, and nothing verified: " in capsys.readouterr().err
     ours = AutoModelForSeq2SeqLM.from_pretrained("ours")
