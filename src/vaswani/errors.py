@@ -1,5 +1,8 @@
 """The error that users read as one sentence, without a traceback."""
 
+from importlib import import_module
+from typing import Any
+
 
 class UserError(ValueError):
     """Something that the user can put right; its message is one sentence that says what is allowed."""
@@ -7,6 +10,25 @@ class UserError(ValueError):
 
 class WorkerEnded(UserError):
     """A worker was killed, or ended in another way before its work was done."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return str(error).strip().split("\n")[0]
+
+
+def require(name: str, what: str, extra: str) -> Any:
+    """Import a package that `what` needs.
+
+    Raises
+    ------
+    UserError
+        If it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing_package(what, error, extra) from error
 
 
 def missing_package(what: str, error: ModuleNotFoundError, extra: str) -> UserError:

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .errors import UserError
+from .errors import UserError, first_line
 from .models.allowed_tokens_vaswani import AllowedTokens
 from .models.decoding_vaswani import PAPERS_DECODING
 from .models.generation_vaswani import length_arguments, max_positions
@@ -77,27 +77,38 @@ def load(
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype="float32" if dtype == INT8 else dtype)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"model={name!r} must be a model folder or a Hub id that can be reached: {_first_line(error)}"
+            f"model={name!r} must be a model folder or a Hub id that can be reached: {first_line(error)}"
         ) from error
-    where = tokenizer_name or name
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(where)
-    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
-        raise UserError(
-            f"model={where!r} has no tokenizer: it must hold a tokenizer.json beside the model ({_first_line(error)})"
-        ) from error
-    problem = tokenizer_problem(model, tokenizer)
-    if problem is not None:
-        raise UserError(f"model={where!r} {problem}")
+    tokenizer = load_tokenizer(tokenizer_name or name, model)
     if device is None:
         device = "cpu" if dtype == INT8 else str(torch.accelerator.current_accelerator() or "cpu")
     try:
         model = model.to(device).eval()
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device={device!r} must be a device of this machine: {_first_line(error)}") from error
+        raise UserError(f"device={device!r} must be a device of this machine: {first_line(error)}") from error
     if dtype == INT8:
         _quantize(model, name)
     return model, tokenizer
+
+
+def load_tokenizer(where: str, model: Any) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model, or of a model of `interop.engines`, from a folder or the Hub.
+
+    Raises
+    ------
+    UserError
+        If it is missing, or does not fit the model.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
+        raise UserError(
+            f"model={where!r} has no tokenizer: it must hold a tokenizer.json beside the model ({first_line(error)})"
+        ) from error
+    problem = tokenizer_problem(model, tokenizer)
+    if problem is not None:
+        raise UserError(f"model={where!r} {problem}")
+    return tokenizer
 
 
 def _quantize(model: PreTrainedModel, name: str) -> None:
@@ -110,10 +121,6 @@ def _quantize(model: PreTrainedModel, name: str) -> None:
         logger.warning("%s; the model computes in float32 instead", error)
     except ValueError as error:
         raise UserError(f"dtype='int8' does not go together with model={name!r}: {error}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
 
 
 def translate(
@@ -258,7 +265,7 @@ def _generate(
     try:
         output = model.generate(**inputs, **given)
     except ValueError as error:  # arguments that it does not take
-        raise UserError(_first_line(error)) from error
+        raise UserError(first_line(error)) from error
     sequences = getattr(output, "sequences", output)
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     scores = _scores(model, output) if with_scores else [None] * len(texts)

@@ -17,14 +17,14 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
 from vaswani.interop import ctranslate2, marian, onnx
-from vaswani.interop.folder import new_folder
+from vaswani.interop.folder import check_is_new, new_folder
 from vaswani.interop.verification import (
     SENTENCES,
     Agreement,
@@ -72,16 +72,14 @@ def run(options: argparse.Namespace) -> int:
     model, tokenizer = load(options.model, options.tokenizer, device="cpu", dtype="float32")
     if not isinstance(model, VaswaniForConditionalGeneration) or model.config.target_lang == TREES:
         raise UserError(f"model={options.model!r} must be a Transformer that translates: only that can be exported")
-    write, verify = FORMATS[options.format]
+    chosen = FORMATS[options.format]
+    text = made_up_sentences(tokenizer) if options.source is None else read_text(options.source)
     with new_folder(options.output) as folder:
-        write(options, model, tokenizer, folder)
+        chosen.save(model, tokenizer, folder, options.quantization)
         if options.verify:
-            text = read_text(options.source) if options.source else made_up_sentences(tokenizer)
-            say(
-                f"Verifying on {len(text)} sentences {f'of {options.source}' if options.source else 'of random words'}"
-            )
-            agreement = verify(options, model, tokenizer, folder, text)
-            say(f"{agreement}")
+            say(f"Verifying on {len(text)} sentences of {options.source or 'random words'}")
+            agreement = chosen.verify(model, tokenizer, folder, text)
+            say(str(agreement))
             if options.quantization == "float32":
                 agreement.check()
     size = sum(file.stat().st_size for file in options.output.iterdir())
@@ -111,11 +109,10 @@ def check(options: argparse.Namespace) -> None:
     UserError
         If they do not, or the output exists.
     """
-    if options.output.exists():
-        raise UserError(f"output={str(options.output)!r} exists: it must be a new folder, so that nothing is lost")
+    check_is_new(options.output)
     if options.source and not options.verify:
         raise UserError(f"source={options.source!r} is for verifying, but --no-verify is given")
-    possible = QUANTIZATIONS[options.format]
+    possible = FORMATS[options.format].quantizations
     if options.quantization not in possible:
         raise UserError(
             f"quantization={options.quantization!r} must be {' or '.join(map(repr, possible))} for the format "
@@ -130,14 +127,7 @@ def check(options: argparse.Namespace) -> None:
             )
 
 
-def write_marian(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write the folder of transformers."""
-    marian.save_as_marian(model, tokenizer, folder)
-
-
-def verify_marian(
-    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, sentences: list[str]
-) -> Agreement:
+def verify_marian(model: Any, tokenizer: Any, folder: Path, sentences: list[str]) -> Agreement:
     """Compare what transformers alone makes of the folder."""
     theirs = AutoModelForSeq2SeqLM.from_pretrained(folder)
     theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing here
@@ -152,14 +142,7 @@ def verify_marian(
     return compare(model, tokenizer, theirs, log_probabilities_of(theirs), sentences, searches)
 
 
-def write_ctranslate2(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write the folder of CTranslate2."""
-    ctranslate2.save_for_ctranslate2(model, tokenizer, folder, options.quantization)
-
-
-def verify_ctranslate2(
-    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, sentences: list[str]
-) -> Agreement:
+def verify_ctranslate2(model: Any, tokenizer: Any, folder: Path, sentences: list[str]) -> Agreement:
     """Compare what CTranslate2 makes of the folder, its hypotheses ranked as the paper ranks."""
     theirs = ctranslate2.CTranslate2Model(folder, threads=usable_cores())
     paper = {"num_beams": BEAMS}
@@ -167,14 +150,7 @@ def verify_ctranslate2(
     return compare(model, tokenizer, theirs, theirs.log_probabilities, sentences, searches)
 
 
-def write_onnx(options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write the two graphs."""
-    onnx.save_for_onnx(model, tokenizer, folder, options.quantization)
-
-
-def verify_onnx(
-    options: argparse.Namespace, model: Any, tokenizer: Any, folder: Path, sentences: list[str]
-) -> Agreement:
+def verify_onnx(model: Any, tokenizer: Any, folder: Path, sentences: list[str]) -> Agreement:
     """Compare what ONNX Runtime makes of the graphs."""
     theirs = onnx.OnnxModel(folder, usable_cores())
     paper = {"num_beams": BEAMS}
@@ -186,13 +162,16 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-FORMATS: dict[str, tuple[Callable, Callable]] = {
-    "marian": (write_marian, verify_marian),
-    "ctranslate2": (write_ctranslate2, verify_ctranslate2),
-    "onnx": (write_onnx, verify_onnx),
-}
-QUANTIZATIONS = {
-    "marian": ("float32",),
-    "ctranslate2": ctranslate2.QUANTIZATIONS,
-    "onnx": onnx.QUANTIZATIONS,
+class Format(NamedTuple):
+    """What writes a folder of a model, what compares the two, and the types that weights may have in it."""
+
+    save: Callable[[Any, Any, Path, str], None]
+    verify: Callable[[Any, Any, Path, list[str]], Agreement]
+    quantizations: tuple[str, ...]
+
+
+FORMATS = {
+    "marian": Format(marian.save_as_marian, verify_marian, marian.QUANTIZATIONS),
+    "ctranslate2": Format(ctranslate2.save_for_ctranslate2, verify_ctranslate2, ctranslate2.QUANTIZATIONS),
+    "onnx": Format(onnx.save_for_onnx, verify_onnx, onnx.QUANTIZATIONS),
 }

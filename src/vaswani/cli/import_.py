@@ -18,8 +18,8 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from vaswani.errors import UserError
-from vaswani.interop.folder import new_folder
+from vaswani.errors import UserError, first_line
+from vaswani.interop.folder import check_is_new, new_folder
 from vaswani.interop.fsmt import from_fsmt
 from vaswani.interop.marian import from_marian
 from vaswani.interop.verification import SENTENCES, compare, log_probabilities_of, made_up_sentences
@@ -78,8 +78,7 @@ def load_theirs(options: argparse.Namespace) -> Any:
     UserError
         If there is none, or it is of another architecture.
     """
-    if options.output.exists():
-        raise UserError(f"output={str(options.output)!r} exists: it must be a new folder, so that nothing is lost")
+    check_is_new(options.output)
     try:
         theirs = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
     except (OSError, ValueError, RuntimeError) as error:
@@ -114,11 +113,6 @@ def fit(ours: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         raise UserError(f"model={name!r} {problem}")
     for field in ("source_lang", "target_lang"):
         setattr(ours.config, field, getattr(ours.config, field) or getattr(tokenizer, field, None))
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of what an error says."""
-    return str(error).strip().split("\n")[0]
 
 
 def say(sentence: str) -> None:

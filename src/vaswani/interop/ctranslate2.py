@@ -13,12 +13,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from vaswani.errors import UserError, missing_package
+from vaswani.errors import UserError, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
-from vaswani.models.decoding_vaswani import PAPERS_DECODING
+from vaswani.models.decoding_vaswani import (
+    ABOUT_OTHERS,
+    PAPERS_DECODING,
+    DecodingSettings,
+    asks_for_something,
+    wishes,
+)
+from vaswani.models.generation_vaswani import output_limit
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.search_vaswani import length_penalty
 from vaswani.workers import choose_workers, usable_cores
@@ -29,20 +36,16 @@ from .marian import stock_length_penalty, to_marian
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 
+# The settings of a generation config that mean here what they mean for our own models.
+HONOURED = frozenset((
+    *PAPERS_DECODING, "max_new_tokens", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
+    "decoder_start_token_id",
+))  # fmt: skip
+
 
 def library() -> Any:
-    """Import CTranslate2.
-
-    Raises
-    ------
-    UserError
-        If it is not installed.
-    """
-    try:
-        import ctranslate2
-    except ModuleNotFoundError as error:
-        raise missing_package("the engine ctranslate2", error, "export") from error
-    return ctranslate2
+    """Import CTranslate2, or say with which extra it comes."""
+    return require("ctranslate2", "CTranslate2's format", "export")
 
 
 def supported_types(device: str) -> list[str]:
@@ -65,6 +68,26 @@ def check_has_ctranslate2(config: VaswaniConfig) -> None:
                 f"{name}={getattr(config, name)} must be {last}, the last id, here: CTranslate2's converter drops the "
                 "last type and starts from a vector of zeros"
             )
+
+
+def check_settings(config: GenerationConfig, pad_token_id: int | None) -> None:
+    """Refuse a generation config that asks for what `CTranslate2Model.generate` would not do.
+
+    Raises
+    ------
+    UserError
+        Naming the setting.
+    """
+    for name, value in wishes(config).items():
+        is_known = name in HONOURED | ABOUT_OTHERS or (
+            name == "suppress_tokens" and set(value or ()) <= {pad_token_id}
+        )
+        if not is_known and asks_for_something(name, value):
+            raise UserError(
+                f"{name}={value!r} must be left out of generation_config.json here: CTranslate2 would ignore it"
+            )
+    if DecodingSettings.read({}, None, config).length_penalty_alpha is None:
+        raise UserError("length_penalty_alpha must be a number here: CTranslate2 has no beam search of transformers'")
 
 
 def save_for_ctranslate2(
@@ -90,6 +113,7 @@ def save_for_ctranslate2(
         If CTranslate2 is not installed or cannot be this model.
     """
     check_has_ctranslate2(ours.config)
+    check_settings(ours.generation_config, ours.config.pad_token_id)
     library()
     from ctranslate2.converters import TransformersConverter
 
@@ -114,18 +138,9 @@ def _add_positions(marian: Any, file: Path) -> None:
 
 
 def load_ctranslate2(
-    name: str,
-    tokenizer_name: str | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
-    workers: int | None = None,
-) -> tuple["CTranslate2Model", PreTrainedTokenizerBase]:
-    """Open a folder of `save_for_ctranslate2` and its tokenizer; arguments as for `translation.load`.
-
-    Parameters
-    ----------
-    workers : int or None, default=None
-        Batches at the same time; None means one on each core.
+    folder: Path, device: str | None = None, dtype: str = "auto", workers: int | None = None
+) -> "CTranslate2Model":
+    """Open a folder of `save_for_ctranslate2`; arguments as for `engines.load_engine`.
 
     Raises
     ------
@@ -138,8 +153,7 @@ def load_ctranslate2(
         raise UserError(f"device={device!r} must be 'cpu' or 'cuda' for engine 'ctranslate2'")
     workers = choose_workers(workers, torch.device(device))
     threads = max(1, usable_cores() // workers)
-    model = CTranslate2Model(Path(name), device, "default" if dtype == "auto" else dtype, workers, threads)
-    return model, AutoTokenizer.from_pretrained(tokenizer_name or name)
+    return CTranslate2Model(folder, device, "default" if dtype == "auto" else dtype, workers, threads)
 
 
 class CTranslate2Model:
@@ -180,7 +194,9 @@ class CTranslate2Model:
                 f"on this machine's {device}"
             )
         self.config = load_config(folder)
+        self.config.position_embedding_type = "learned"  # the folder holds a table, of so many rows, of sinusoids too
         self.generation_config = GenerationConfig.from_pretrained(folder)
+        check_settings(self.generation_config, self.config.pad_token_id)
         self.device, self.dtype, self.training = torch.device("cpu"), torch.float32, False
         self.workers, self.threads = workers, threads
         self.tokens = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
@@ -242,18 +258,20 @@ class CTranslate2Model:
         -------
         Tensor of shape (B * num_return_sequences, T), or a ModelOutput of `sequences` and `sequences_scores`
         """
-        defaults = self.generation_config
-        beams = num_beams or defaults.num_beams or 1
-        alpha = length_penalty_alpha
-        if alpha is None:
-            alpha = getattr(defaults, "length_penalty_alpha", PAPERS_DECODING["length_penalty_alpha"])
-        extra = getattr(defaults, "extra_target_tokens", PAPERS_DECODING["extra_target_tokens"])
-        lengths = attention_mask.sum(1).tolist()
-        limits = [max_new_tokens or length + extra for length in lengths]
+        call = {"num_beams": num_beams, "max_new_tokens": max_new_tokens, "length_penalty_alpha": length_penalty_alpha}
+        given = {name: value for name, value in call.items() if value is not None}
+        settings = DecodingSettings.read(given, None, self.generation_config)
+        beams, alpha, extra = settings.num_beams, settings.length_penalty_alpha, settings.extra_target_tokens
+        assert alpha is not None  # `check_settings`
+        longest = max_new_tokens or self.generation_config.max_new_tokens or 0
+        limits = [
+            output_limit(self.config, longest if extra is None else length, extra or 0)
+            for length in attention_mask.sum(1).tolist()
+        ]
         p = stock_length_penalty(alpha) if beams > 1 else 0.0
         results = self.translator.translate_batch(
             self._tokens(input_ids, attention_mask),
-            max_batch_size=-(-len(lengths) // self.workers),
+            max_batch_size=-(-len(limits) // self.workers),
             beam_size=beams,
             num_hypotheses=beams,
             length_penalty=p,

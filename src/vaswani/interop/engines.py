@@ -6,7 +6,8 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerBase
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line
+from vaswani.translation import load_tokenizer
 
 from .ctranslate2 import load_ctranslate2
 from .onnx import load_onnx
@@ -47,7 +48,13 @@ def load_engine(
         If the engine is not installed, or cannot do this.
     """
     folder = name if Path(name).is_dir() else _downloaded(name)
-    return LOADERS[engine](folder, tokenizer_name, device, dtype, workers)
+    try:
+        model = LOADERS[engine](Path(folder), device, dtype, workers)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"model={name!r} is not whole: {first_line(error)}") from error
+    return model, load_tokenizer(tokenizer_name or folder, model)
 
 
 def _downloaded(name: str) -> str:
@@ -55,5 +62,6 @@ def _downloaded(name: str) -> str:
     try:
         return snapshot_download(name)
     except (OSError, ValueError) as error:  # the Hub's own errors are of both kinds
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"model={name!r} must be a folder or a Hub id that can be reached: {reason}") from error
+        raise UserError(
+            f"model={name!r} must be a folder or a Hub id that can be reached: {first_line(error)}"
+        ) from error

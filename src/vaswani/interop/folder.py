@@ -17,6 +17,18 @@ from vaswani.models.configuration_vaswani import VaswaniConfig
 CONFIG = "vaswani_config.json"
 
 
+def check_is_new(path: Path) -> None:
+    """Refuse a path at which there is something.
+
+    Raises
+    ------
+    UserError
+        If there is.
+    """
+    if path.exists():
+        raise UserError(f"output={str(path)!r} exists: it must be a new folder, so that nothing is lost")
+
+
 @contextmanager
 def new_folder(path: Path) -> Generator[Path, None, None]:
     """Yield a temporary folder beside `path`, which takes its name at the end of the block, and else is removed.
@@ -26,8 +38,7 @@ def new_folder(path: Path) -> Generator[Path, None, None]:
     UserError
         If `path` exists, or cannot be written.
     """
-    if path.exists():
-        raise UserError(f"output={str(path)!r} exists: it must be a new folder, so that nothing is lost")
+    check_is_new(path)
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".unfinished", dir=path.absolute().parent))

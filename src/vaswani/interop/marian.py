@@ -12,7 +12,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrain
 
 from vaswani.errors import UserError
 from vaswani.models.configuration_vaswani import VaswaniConfig
-from vaswani.models.decoding_vaswani import PAPERS_DECODING
+from vaswani.models.decoding_vaswani import PAPERS_DECODING, DecodingSettings, wishes
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration, sinusoids
 
 
@@ -27,6 +27,7 @@ ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}  # Marian's na
 MAX_LENGTH = 512
 # Tokens of a translation at which stock search is to prefer a longer one as much as the paper's does.
 TYPICAL_LENGTH = 25
+QUANTIZATIONS = ("float32",)  # transformers casts at load
 README = """---
 library_name: transformers
 pipeline_tag: translation
@@ -85,19 +86,26 @@ def to_marian(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
     return marian
 
 
-def save_as_marian(ours: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the folder that transformers alone loads, model and tokenizer.
+def save_as_marian(
+    ours: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    quantization: str = QUANTIZATIONS[0],
+) -> None:
+    """Write the folder that transformers alone loads, model and tokenizer, in float32.
 
     Raises
     ------
     UserError
         If such a folder cannot be this model.
     """
+    assert quantization in QUANTIZATIONS
     check_saves_as_marian(ours.config)
     marian = to_marian(ours)
     marian.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    p, alpha = marian.generation_config.length_penalty, alpha_of(ours)
+    p = marian.generation_config.length_penalty
+    alpha = getattr(ours.generation_config, "length_penalty_alpha", PAPERS_DECODING["length_penalty_alpha"])
     (folder / "README.md").write_text(README.format(p=p, alpha=alpha, max_length=MAX_LENGTH), encoding="utf-8")
 
 
@@ -150,19 +158,16 @@ def reordered(name: str, weight: torch.Tensor, order: torch.Tensor) -> torch.Ten
 
 def stock_generation_config(ours: VaswaniForConditionalGeneration) -> GenerationConfig:
     """Return the settings by which transformers' own search comes nearest to that of `ours`."""
-    return GenerationConfig(
-        num_beams=ours.generation_config.num_beams or PAPERS_DECODING["num_beams"],
-        length_penalty=stock_length_penalty(alpha_of(ours)),
-        max_length=min(MAX_LENGTH, ours.config.max_position_embeddings),
-        suppress_tokens=[ours.config.pad_token_id],
-        **{name: getattr(ours.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")},
-    )
-
-
-def alpha_of(ours: VaswaniForConditionalGeneration) -> float:
-    """Return the alpha by which our beam search divides."""
-    alpha = getattr(ours.generation_config, "length_penalty_alpha", None)
-    return PAPERS_DECODING["length_penalty_alpha"] if alpha is None else alpha
+    kept = {name: value for name, value in wishes(ours.generation_config).items() if name not in PAPERS_DECODING}
+    settings = DecodingSettings.read({}, None, ours.generation_config)
+    if settings.length_penalty_alpha is not None:
+        kept["length_penalty"] = stock_length_penalty(settings.length_penalty_alpha)
+    if settings.extra_target_tokens is not None:
+        kept["max_length"] = min(MAX_LENGTH, ours.config.max_position_embeddings)
+    kept["num_beams"] = ours.generation_config.num_beams or PAPERS_DECODING["num_beams"]
+    kept["suppress_tokens"] = sorted({*settings.suppress_tokens, ours.config.pad_token_id})
+    ids = {name: getattr(ours.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
+    return GenerationConfig(**kept | ids)
 
 
 def stock_length_penalty(alpha: float) -> float:

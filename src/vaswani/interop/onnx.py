@@ -7,16 +7,15 @@ import logging
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
-from vaswani.errors import UserError, missing_package
+from vaswani.errors import UserError, first_line, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
 from vaswani.models.generation_vaswani import rows_of
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
@@ -30,20 +29,6 @@ QUANTIZATIONS = ("float32", "int8")
 OPSET = 18
 # What the exporter sees; every length may be another one later.
 SENTENCES, SOURCE_LENGTH, PAST_LENGTH = 2, 5, 3
-
-
-def library(name: str) -> Any:
-    """Import ONNX Runtime, or what the exporter needs beside it.
-
-    Raises
-    ------
-    UserError
-        If it is not installed.
-    """
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise missing_package("the format onnx", error, "export") from error
 
 
 class EncoderGraph(nn.Module):
@@ -154,7 +139,7 @@ def save_for_onnx(
         If a library is missing, or the graphs cannot be this model.
     """
     for name in ("onnx", "onnxruntime", "onnxscript"):
-        library(name)
+        require(name, "the format onnx", "export")
     check_has_graphs(ours.config)
     encoder, decoder = EncoderGraph(ours).eval(), DecoderGraph(ours).eval()
     # Each example is a tensor of its own: the exporter would take two inputs that are the same for one.
@@ -264,7 +249,7 @@ class OnnxModel(VaswaniForConditionalGeneration):
     engine = "ONNX Runtime"
 
     def __init__(self, folder: Path, threads: int = 1):
-        runtime = library("onnxruntime")
+        runtime = require("onnxruntime", "the engine onnxruntime", "export")
         if not all((folder / name).is_file() for name in (CONFIG, ENCODER, DECODER)):
             raise UserError(
                 f"model={str(folder)!r} must be a folder that `vaswani export --format onnx` wrote, for engine "
@@ -283,7 +268,7 @@ class OnnxModel(VaswaniForConditionalGeneration):
                 for name in (ENCODER, DECODER)
             )
         except Exception as error:  # its errors have no common class but this
-            raise UserError(f"ONNX Runtime cannot open {str(folder)!r}: {str(error).splitlines()[0]}") from error
+            raise UserError(f"ONNX Runtime cannot open {str(folder)!r}: {first_line(error)}") from error
 
     @property
     def device(self) -> torch.device:
@@ -368,14 +353,8 @@ def _run(graph: Any, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     return [torch.from_numpy(output) for output in graph.run(None, {k: v.numpy() for k, v in inputs.items()})]
 
 
-def load_onnx(
-    name: str,
-    tokenizer_name: str | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
-    workers: int | None = None,
-) -> tuple[OnnxModel, PreTrainedTokenizerBase]:
-    """Open a folder of `save_for_onnx` and its tokenizer; arguments as for `translation.load`.
+def load_onnx(folder: Path, device: str | None = None, dtype: str = "auto", workers: int | None = None) -> OnnxModel:
+    """Open a folder of `save_for_onnx`; arguments as for `engines.load_engine`.
 
     Raises
     ------
@@ -385,4 +364,4 @@ def load_onnx(
     for field, value, allowed in (("device", device, "cpu"), ("dtype", dtype, "auto"), ("workers", workers, 1)):
         if value not in (None, allowed):
             raise UserError(f"{field}={value!r} must be {allowed!r} for engine 'onnxruntime': the graphs say the rest")
-    return OnnxModel(Path(name), usable_cores()), AutoTokenizer.from_pretrained(tokenizer_name or name)
+    return OnnxModel(folder, usable_cores())

@@ -5,16 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from vaswani.errors import UserError
 from vaswani.interop import ctranslate2 as module
 from vaswani.interop.ctranslate2 import (
     CTranslate2Model,
     check_has_ctranslate2,
+    check_settings,
     load_ctranslate2,
     save_for_ctranslate2,
     supported_types,
 )
+from vaswani.interop.engines import load_engine
 from vaswani.interop.verification import log_probabilities_of
 from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
@@ -97,7 +100,7 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
     ours = random_model(vocab_size=265, source_lang="en", target_lang="de")
     ours.generation_config.length_penalty_alpha, ours.generation_config.num_beams = 0.9, 3
     save_for_ctranslate2(ours, tokenizer, tmp_path, "int8")
-    model, loaded = load_ctranslate2(str(tmp_path), device="cpu", workers=1)
+    model, loaded = load_engine("ctranslate2", str(tmp_path), device="cpu", workers=1)
     assert loaded("two six").input_ids == tokenizer("two six").input_ids
     assert (model.config.source_lang, model.config.vocab_size) == ("en", 265)
     assert (model.generation_config.length_penalty_alpha, model.generation_config.num_beams) == (0.9, 3)
@@ -110,27 +113,62 @@ def test_types_workers_and_threads_reach_the_library(random_model, tokenizer, tm
     save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path, "int8")
     monkeypatch.setattr(module, "choose_workers", lambda wanted, device: wanted)
     monkeypatch.setattr(module, "usable_cores", lambda: 6)
-    model, _ = load_ctranslate2(str(tmp_path), dtype="float32", device="cpu", workers=2)
+    model = load_ctranslate2(tmp_path, dtype="float32", device="cpu", workers=2)
     assert (model.translator.compute_type, model.translator.num_translators) == ("float32", 2)
     assert (model.workers, model.threads) == (2, 3)
 
 
 def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_path):
     with pytest.raises(UserError, match=r"model='.*' must be a folder that `vaswani export --format ctranslate2`"):
-        load_ctranslate2(str(tmp_path), device="cpu")
+        load_ctranslate2(tmp_path, device="cpu")
     save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path)
     with pytest.raises(UserError, match="device='tpu' must be 'cpu' or 'cuda' for engine 'ctranslate2'"):
-        load_ctranslate2(str(tmp_path), device="tpu")
+        load_ctranslate2(tmp_path, device="tpu")
     with pytest.raises(UserError, match=f"dtype='int3' must be one of {supported_types('cpu')[0]}"):
-        load_ctranslate2(str(tmp_path), device="cpu", dtype="int3")
+        load_ctranslate2(tmp_path, device="cpu", dtype="int3")
     with pytest.raises(UserError, match="pad_token_id=1 must be 22, the last id, here"):
         check_has_ctranslate2(tiny_config(pad_token_id=1))
     (tmp_path / "model.bin").write_bytes(b"half")
     with pytest.raises(UserError, match="CTranslate2 cannot open"):
-        load_ctranslate2(str(tmp_path), device="cpu")
+        load_ctranslate2(tmp_path, device="cpu")
 
 
 def test_a_missing_library_is_named(random_model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match="needs the package ctranslate2, which is not installed"):
         save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_what_is_longer_than_its_table_of_positions_is_cut_off(kind, random_model, tokenizer, tmp_path, caplog):
+    ours = random_model(vocab_size=265, position_embedding_type=kind, max_position_embeddings=20)
+    save_for_ctranslate2(ours, tokenizer, tmp_path)
+    theirs = CTranslate2Model(tmp_path)
+    (translation,) = translate(theirs, tokenizer, ["one " * 90], num_beams=1)
+    assert "sentences are cut off after 20 tokens" in caplog.text
+    assert len(tokenizer(translation[0].text).input_ids) <= 80
+    inputs = tokenizer(["one two"], return_tensors="pt")
+    assert theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=1).shape[1] <= 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3 must be left out of generation_config.json here"),
+        ({"suppress_tokens": [5, 264]}, "suppress_tokens=.5, 264. must be left out"),
+        ({"length_penalty": 2.0}, "length_penalty=2.0 must be left out"),
+        ({"do_sample": True}, "do_sample=True must be left out"),
+    ],
+)
+def test_settings_that_it_would_ignore_are_refused(settings, complaint):
+    plain = {"num_beams": 3, "suppress_tokens": [264], "max_new_tokens": 9, "eos_token_id": 0, "temperature": 1.0}
+    check_settings(GenerationConfig(**plain), 264)
+    with pytest.raises(UserError, match=complaint):
+        check_settings(GenerationConfig(**plain | settings), 264)
+
+
+def test_a_length_of_the_generation_config_counts(theirs, tokenizer):
+    inputs = tokenizer(["one two"], return_tensors="pt")
+    theirs.generation_config.max_new_tokens = 3
+    assert theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=1).shape == (1, 4)
+    assert theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=1, max_new_tokens=5).shape == (1, 6)

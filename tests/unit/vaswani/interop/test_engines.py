@@ -17,10 +17,33 @@ from vaswani.tokenization import train_tokenizer
 @pytest.mark.parametrize("engine", ["ctranslate2", "onnxruntime"])
 def test_the_engine_gets_every_argument(engine, monkeypatch, tmp_path):
     monkeypatch.setitem(engines.LOADERS, engine, lambda *arguments: arguments)
+    monkeypatch.setattr(engines, "load_tokenizer", lambda where, model: where)
     here = str(tmp_path)
-    assert engines.load_engine(engine, here, "b", "cpu", "int8", 3) == (here, "b", "cpu", "int8", 3)
+    assert engines.load_engine(engine, here, "b", "cpu", "int8", 3) == ((tmp_path, "cpu", "int8", 3), "b")
     monkeypatch.setattr(engines, "snapshot_download", lambda name: f"cache/{name}")
-    assert engines.load_engine(engine, "me/model") == ("cache/me/model", None, None, "auto", None)
+    expected = (Path("cache/me/model"), None, "auto", None), "cache/me/model"
+    assert engines.load_engine(engine, "me/model") == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "absent", "complaint"),
+    [
+        ("ctranslate2", "tokenizer.json", "has no tokenizer: it must hold a tokenizer.json beside the model"),
+        ("ctranslate2", "shared_vocabulary.json", "is not whole: "),
+        ("ctranslate2", "generation_config.json", "is not whole: "),
+        ("onnxruntime", "tokenizer.json", "has no tokenizer: it must hold a tokenizer.json beside the model"),
+        ("onnxruntime", "generation_config.json", "is not whole: "),
+    ],
+)
+def test_half_a_folder_is_said_in_a_sentence(engine, absent, complaint, random_model, tmp_path):
+    pytest.importorskip(engine)
+    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
+    {"ctranslate2": save_for_ctranslate2, "onnxruntime": save_for_onnx}[engine](
+        random_model(vocab_size=265), tokenizer, tmp_path
+    )
+    (tmp_path / absent).unlink()
+    with pytest.raises(UserError, match=complaint):
+        engines.load_engine(engine, str(tmp_path), device="cpu")
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "no such folder"])

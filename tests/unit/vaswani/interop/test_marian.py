@@ -103,6 +103,17 @@ def test_a_saved_folder_needs_nothing_of_ours(random_model, batch, tmp_path):
     assert "length^1.0, where the paper\ndivides by ((5 + length) / 6)^1.2" in card
 
 
+def test_other_settings_of_the_search_are_kept(random_model):
+    ours = random_model()
+    ours.generation_config.no_repeat_ngram_size, ours.generation_config.suppress_tokens = 3, [7]
+    settings = to_marian(ours).generation_config
+    assert (settings.no_repeat_ngram_size, settings.suppress_tokens, settings.max_length) == (3, [7, 22], 512)
+    assert not hasattr(settings, "length_penalty_alpha")
+    ours.generation_config.max_new_tokens, ours.generation_config.length_penalty = 9, 1.5
+    settings = to_marian(ours).generation_config
+    assert (settings.max_new_tokens, settings.max_length, settings.length_penalty) == (9, None, 1.5)
+
+
 def test_the_two_length_penalties_grow_alike_at_25_tokens():
     for alpha in (0.0, 0.6, 1.0):
         p = stock_length_penalty(alpha)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vaswani.errors import UserError
+from vaswani.interop.engines import load_engine
 from vaswani.interop.onnx import OnnxModel, check_has_graphs, load_onnx, save_for_onnx
 from vaswani.interop.verification import log_probabilities_of
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
@@ -71,7 +72,7 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
     ours.generation_config.length_penalty_alpha, ours.generation_config.num_beams = 0.9, 3
     save_for_onnx(ours, tokenizer, tmp_path, "int8")
     assert sorted(path.suffix for path in tmp_path.iterdir()).count(".onnx") == 2
-    model, loaded = load_onnx(str(tmp_path))
+    model, loaded = load_engine("onnxruntime", str(tmp_path))
     assert loaded("two six").input_ids == tokenizer("two six").input_ids
     assert (model.config.source_lang, model.device.type) == ("en", "cpu")
     assert (model.generation_config.length_penalty_alpha, model.generation_config.num_beams) == (0.9, 3)
@@ -84,16 +85,16 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
 
 def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_path):
     with pytest.raises(UserError, match=r"must be a folder that `vaswani export --format onnx` wrote"):
-        load_onnx(str(tmp_path))
+        load_onnx(tmp_path)
     save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
     for field, value, allowed in (("device", "cuda", "'cpu'"), ("dtype", "int8", "'auto'"), ("workers", 2, "1")):
         with pytest.raises(UserError, match=f"{field}={value!r} must be {allowed} for engine 'onnxruntime'"):
-            load_onnx(str(tmp_path), **{field: value})
+            load_onnx(tmp_path, **{field: value})
     with pytest.raises(UserError, match="attention_restriction=3 must be none here: the graphs"):
         check_has_graphs(tiny_config(attention_restriction=3))
     (tmp_path / "encoder_model.onnx").write_bytes(b"half")
     with pytest.raises(UserError, match="ONNX Runtime cannot open"):
-        load_onnx(str(tmp_path))
+        load_onnx(tmp_path)
 
 
 @pytest.mark.parametrize("absent", ["onnxruntime", "onnxscript"])
