@@ -2,12 +2,16 @@
 
   vaswani import --from marian --model Helsinki-NLP/opus-mt-en-de --output opus
   vaswani import --from fsmt --model facebook/wmt19-en-de --output wmt19
+  vaswani import --from t2t-names --model t2t_train/base --target_space_id 0 --output base
 
 marian: MarianMT of transformers, such as OPUS-MT's models. fsmt: fairseq's models of WMT in transformers. Both may be
-folders or on the Hub. What our Transformer cannot be is refused by name.
+folders or on the Hub. t2t-names: a folder of tensor2tensor with hparams.json and either a checkpoint, for which
+TensorFlow must be installed, or variables.npz, which has the same variables by the same names. What our Transformer
+cannot be is refused by name.
 
-The tokenizer is carried over as it is, and needs the packages that it needs there (sentencepiece, sacremoses). What
-was imported can be trained on (`--model_name_or_path`), decoded as in the paper, and exported again.
+The tokenizer is carried over as it is, and needs the packages that it needs there (sentencepiece, sacremoses);
+tensor2tensor's has no form in transformers, so that such a model comes without one and is not verified. What was
+imported can be trained on (`--model_name_or_path`), decoded as in the paper, and exported again.
 """
 
 import argparse
@@ -22,18 +26,26 @@ from vaswani.errors import UserError, first_line
 from vaswani.interop.folder import check_is_new, new_folder
 from vaswani.interop.fsmt import from_fsmt
 from vaswani.interop.marian import from_marian
+from vaswani.interop.t2t import load_t2t
 from vaswani.interop.verification import SENTENCES, compare, log_probabilities_of, made_up_sentences
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 
 
 FORMATS = {"marian": from_marian, "fsmt": from_fsmt}
+T2T = "t2t-names"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags of the command."""
-    parser.add_argument("--from", required=True, choices=list(FORMATS), dest="format", help="whose model it is")
+    parser.add_argument("--from", required=True, choices=[*FORMATS, T2T], dest="format", help="whose model it is")
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="the model")
+    parser.add_argument(
+        "--target_space_id",
+        metavar="N",
+        type=int,
+        help="t2t-names: the row of target_space_embedding with which the model was trained",
+    )
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="a folder that does not exist yet")
     parser.add_argument(
         "--verify", action=argparse.BooleanOptionalAction, default=True, help="compare both models (default: yes)"
@@ -43,9 +55,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Load, convert, verify, and say what was written."""
     disable_progress_bar()  # transformers' own, at loading and saving
-    theirs = load_theirs(options)
-    ours = FORMATS[options.format](theirs)
-    tokenizer, missing = load_tokenizer(options.model)
+    check_is_new(options.output)
+    if options.format == T2T:
+        theirs, ours = None, load_t2t(Path(options.model), options.target_space_id)
+        tokenizer, missing = None, "tensor2tensor's has no form in transformers"
+    else:
+        theirs = load_theirs(options)
+        ours = FORMATS[options.format](theirs)
+        tokenizer, missing = load_tokenizer(options.model)
     if tokenizer is not None:
         fit(ours, tokenizer, options.model)
     for name, value in PAPERS_DECODING.items():
@@ -78,7 +95,8 @@ def load_theirs(options: argparse.Namespace) -> Any:
     UserError
         If there is none, or it is of another architecture.
     """
-    check_is_new(options.output)
+    if options.target_space_id is not None:
+        raise UserError(f"target_space_id={options.target_space_id} is for --from {T2T} alone")
     try:
         theirs = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
     except (OSError, ValueError, RuntimeError) as error:

@@ -128,6 +128,7 @@ def save_for_ctranslate2(
     settings = json.loads(config_file.read_text(encoding="utf-8"))
     # Without a token for unknown words, of which a byte-level vocabulary has none, CTranslate2 would not start.
     settings["unk_token"] = settings["unk_token"] or tokenizer.eos_token
+    settings["layer_norm_epsilon"] = ours.config.layer_norm_eps
     config_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 

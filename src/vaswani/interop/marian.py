@@ -49,7 +49,8 @@ paper for longer. It ends a translation after {max_length} tokens, where the pap
 def to_marian(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
     """Return transformers' MarianMT that gives the same logits up to rounding, except for that of ``<pad>``.
 
-    A learned position table takes the place of Marian's. But Marian does not save its table: `check_saves_as_marian`.
+    A learned position table takes the place of Marian's, and another `layer_norm_eps` that of its layers. But Marian
+    saves neither: `check_saves_as_marian`.
 
     Raises
     ------
@@ -65,6 +66,9 @@ def to_marian(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
         forced_eos_token_id=None,
     )
     marian = MarianMTModel(config).eval()
+    for module in marian.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = ours.config.layer_norm_eps
     order, weights = channel_order(ours.config), ours.state_dict()
 
     def weight_of(name: str, theirs: torch.Tensor) -> torch.Tensor:
@@ -122,6 +126,7 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
     config = VaswaniConfig(
         **{name: getattr(theirs, name) for name in SAME_FIELDS},
         activation_function=ACTIVATIONS[theirs.activation_function],
+        layer_norm_eps=marian.model.encoder.layers[0].final_layer_norm.eps,
         lm_head_bias=bool(marian.final_logits_bias.any()),
         position_embedding_type="sinusoidal" if is_sinusoidal else "learned",
     )
@@ -213,6 +218,11 @@ def check_saves_as_marian(config: VaswaniConfig) -> None:
         raise UserError(
             "position_embedding_type='learned' must be 'sinusoidal' here: MarianMT computes its table of positions "
             "and saves none"
+        )
+    if config.layer_norm_eps != VaswaniConfig.layer_norm_eps:
+        raise UserError(
+            f"layer_norm_eps={config.layer_norm_eps} must be {VaswaniConfig.layer_norm_eps} here: MarianMT saves no "
+            "other"
         )
 
 

@@ -126,6 +126,9 @@ class VaswaniConfig(TranslatorConfig):
         must not look ahead (our reading: the paper does not say). Encoder-decoder attention always sees the whole
         source. None means all positions. Needs ``attn_implementation`` "sdpa", whose time and memory then grow as
         n * r, or "eager", where they grow as n^2.
+    layer_norm_eps : float, default=1e-5
+        Added to the variance in LayerNorm. The paper names none; this is PyTorch's, and the paper's code had 1e-6, as
+        have the models of tensor2tensor that can be imported.
     lm_head_bias : bool, default=False
         Whether the pre-softmax projection has a bias. The paper's has none; OPUS-MT's models have one.
     position_embedding_type : {"sinusoidal", "learned"}, default="sinusoidal"
@@ -185,6 +188,7 @@ class VaswaniConfig(TranslatorConfig):
     activation_function: Literal["relu", "swish"] = "relu"
     attention_bias: bool = True
     attention_restriction: int | None = None
+    layer_norm_eps: float = 1e-5
     lm_head_bias: bool = False
     position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_position_embeddings: int = 1024
@@ -206,6 +210,8 @@ class VaswaniConfig(TranslatorConfig):
         given = (name for name in optional if getattr(self, name) is not None)
         self.check_at_least_1("max_position_embeddings", *names, *given)
         self.check_fractions("attention_dropout", "activation_dropout")
+        if self.layer_norm_eps <= 0:
+            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be above 0")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model={self.d_model} must be even for sinusoidal positions: sines and cosines alternate"

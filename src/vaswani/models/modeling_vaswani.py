@@ -199,10 +199,10 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self.activation = ACTIVATIONS[config.activation_function]
         self.activation_dropout = config.activation_dropout
         self.self_attn = VaswaniAttention(config, num_heads, is_causal, layer_idx, config.attention_restriction)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
-        self.final_layer_norm = nn.LayerNorm(config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, Eq. 2 of section 3.3; OPUS-MT's models have swish for max."""
@@ -239,7 +239,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         heads = config.decoder_attention_heads
         super().__init__(config, heads, config.decoder_ffn_dim, is_causal=True, layer_idx=layer_idx)
         self.encoder_attn = VaswaniAttention(config, heads, layer_idx=layer_idx)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(
         self,

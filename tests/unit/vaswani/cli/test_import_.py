@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -124,6 +125,24 @@ def test_a_model_of_fsmt_becomes_ours_with_its_tokenizer(tmp_path, capsys):
     assert cli.main(["translate", "--model", "ours", *flags]) == 0
 
 
+def test_a_model_of_tensor2tensor_becomes_ours(capsys):
+    made = Path(__file__).parents[1] / "interop" / "tensor2tensor" / "tied.npz"
+    Path("base").mkdir()
+    Path("base/variables.npz").write_bytes(made.read_bytes())
+    with np.load(made) as stored:
+        Path("base/hparams.json").write_text(str(stored["hparams"]))
+    flags = ["--from", "t2t-names", "--model", "base", "--output", "ours"]
+    assert cli.main(["import", *flags]) == 1
+    assert "target_space_id=None must be a row of target_space_embedding" in capsys.readouterr().err
+    assert cli.main(["import", *flags, "--target_space_id", "8"]) == 0
+    assert "nothing verified: tensor2tensor's has no form in transformers" in capsys.readouterr().err
+    ours = AutoModelForSeq2SeqLM.from_pretrained("ours")
+    assert (ours.config.vocab_size, ours.config.layer_norm_eps) == (24, 1e-6)
+    assert ours.generation_config.num_beams == 4
+    assert cli.main(["import", *flags, "--target_space_id", "8"]) == 1
+    assert "output='ours' exists" in capsys.readouterr().err
+
+
 def test_without_its_tokenizer_a_model_of_fsmt_is_still_imported(capsys):
     save_fsmt(23)
     assert cli.main(["import", "--from", "fsmt", "--model", "wmt", "--output", "ours"]) == 0
@@ -139,6 +158,8 @@ def test_without_its_tokenizer_a_model_of_fsmt_is_still_imported(capsys):
         (["--from", "fsmt"], "model='opus' is a 'marian' model, but --from says 'fsmt'"),
         (["--from", "marian", "--model", "nowhere"], "model='nowhere' must be a model folder or a Hub id"),
         (["--from", "marian", "--output", "opus"], "output='opus' exists: it must be a new folder"),
+        (["--from", "marian", "--target_space_id", "0"], "target_space_id=0 is for --from t2t-names alone"),
+        (["--from", "t2t-names"], "model='opus' must be a folder with hparams.json and a checkpoint of tensor2tensor"),
         (["--from", "opennmt"], "invalid choice: 'opennmt'"),
         (["--from", "marian", "--model", "half"], "model='half' must be a model folder or a Hub id"),
     ],

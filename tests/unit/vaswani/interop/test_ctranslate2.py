@@ -34,7 +34,10 @@ def tokenizer():
     return train_tokenizer(TEXT, 265)
 
 
-@pytest.fixture(params=[{}, {"position_embedding_type": "learned", "max_position_embeddings": 70}], ids=str)
+VARIANTS = [{}, {"position_embedding_type": "learned", "max_position_embeddings": 70, "layer_norm_eps": 0.1}]
+
+
+@pytest.fixture(params=VARIANTS, ids=str)
 def ours(request, random_model):
     return random_model(vocab_size=265, **request.param)
 

@@ -26,6 +26,7 @@ VARIANTS = [
     {"tie_word_embeddings": False},
     {"position_embedding_type": "learned", "max_position_embeddings": 30},
     {"activation_function": "swish", "lm_head_bias": True},
+    {"layer_norm_eps": 0.1},
 ]
 OPUS = {"activation_function": "swish", "scale_embedding": True, "d_model": 16, "vocab_size": 23}
 OPUS |= {"pad_token_id": 22, "decoder_start_token_id": 22, "eos_token_id": 0, "forced_eos_token_id": 0}

@@ -19,7 +19,7 @@ SENTENCES = ["one two", "six", "three four five one two", "", "two two"]
 VARIANTS = [
     {"decoder_attention_heads": 4, "head_dim": 6, "v_head_dim": 5, "encoder_layers": 1},
     {"position_embedding_type": "learned", "max_position_embeddings": 40, "lm_head_bias": True},
-    {"activation_function": "swish", "tie_word_embeddings": False, "attention_bias": False},
+    {"activation_function": "swish", "tie_word_embeddings": False, "attention_bias": False, "layer_norm_eps": 0.1},
 ]
 
 

@@ -38,6 +38,7 @@ def test_padding_is_the_last_id_and_the_start_unless_given():
         ({"d_model": 9, "head_dim": 4}, "d_model=9 must be even for sinusoidal positions"),
         ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
         ({"v_head_dim": 0}, "v_head_dim=0 must be at least 1"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 must be above 0"),
         ({"attention_restriction": 0}, "attention_restriction=0 must be at least 1"),
         ({"attention_restriction": -2}, "attention_restriction=-2 must be at least 1"),
         ({"vocab_size": -3}, "vocab_size=-3 must be at least 1"),
