@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from opus_model import save_opus, sentences
 from safetensors.torch import load_file, save_file
 from tiny_run import ENGLISH, ENVIRONMENT, GERMAN, PYTHON, end_it_at, rows
 from transformers import pipeline
@@ -107,3 +108,23 @@ def test_after_kill_9_it_ends_as_if_it_had_not_been_killed_wherever_the_model_li
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (killed, adapted))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert rows(killed) == rows(adapted)
+
+
+def test_a_model_of_opus_is_imported_trained_on_and_used(tmp_path):
+    save_opus(tmp_path / "opus")
+    command = [*PYTHON, "-m", "vaswani", "import", "--from", "marian", "--model", "opus", "--output", "imported"]
+    subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, check=True, capture_output=True)
+    pairs = [f"{source}\t{target}\n" for source, target in zip(sentences("source"), sentences("target"), strict=True)]
+    (tmp_path / "text.tsv").write_text("".join(pairs), encoding="utf-8")
+    flags = ["--model_name_or_path", "imported", "--output_dir", "run", "--source_lang", "en", "--target_lang", "de"]
+    flags += ["--train_file", "text.tsv", "--validation_file", "text.tsv", "--max_tokens_per_batch", "300"]
+    done = train(tmp_path, *flags, "--max_steps", "60", "--logging_steps", "10", "--warmup_steps", "30")
+    assert done.returncode == 0, done.stderr
+    published = tmp_path / "run" / "model"
+    assert "byte-level" not in ModelCard.load(published / "README.md").text
+    assert "have swish where the paper has a ReLU" in ModelCard.load(published / "README.md").text
+    translator = pipeline("translation", model=str(published))
+    assert type(translator.tokenizer).__name__ == "MarianTokenizer"
+    assert translator("two large dogs .")[0].keys() == {"translation_text"}
+    first, *_, last = rows(tmp_path / "run")
+    assert last["nll"] < 0.9 * first["nll"]  # it began from random weights

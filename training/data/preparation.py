@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from training.data.batch_plan import Side
 from training.data.corpora import load_text
-from training.data.sentence_encoder import SentenceEncoder
+from training.data.sentence_encoder import SentenceEncoder, description
 from training.settings import DataSettings, ModelSettings
 from vaswani.errors import UserError
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
@@ -100,7 +100,12 @@ def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool
     """
     named = [field for field in ("tokenizer_name", "model_name_or_path") if getattr(settings, field) is not None]
     if named:
-        tokenizer = load_named_tokenizer(getattr(settings, named[0]), named[0])
+        name = getattr(settings, named[0])
+        tokenizer = load_named_tokenizer(name, named[0])
+        if has_trees and not tokenizer.is_fast:
+            raise UserError(
+                f"{named[0]}={name!r} is a {type(tokenizer).__name__}: a parser's must have a tokenizer.json"
+            )
     else:
         assert settings.vocab_size is not None  # it has a default where there is no model to start from
         tokenizer = _load_own_tokenizer(settings.vocab_size, train_text, has_trees)
@@ -142,7 +147,7 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
     Raises
     ------
     UserError
-        Naming the setting, if there is none, or it is slow or lacks ``</s>`` or ``<pad>``.
+        Naming the setting, if there is none, or it lacks ``</s>`` or ``<pad>``.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -151,8 +156,6 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
         raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {reason}") from error
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         raise UserError(f"{field}={name!r} must have an end-of-sentence and a padding token")
-    if not tokenizer.is_fast:
-        raise UserError(f"{field}={name!r} is a {type(tokenizer).__name__}: it must have a tokenizer.json")
     for note in ("is_local", "local_files_only"):  # true of this machine only, but would be published
         tokenizer.init_kwargs.pop(note, None)
     return tokenizer
@@ -192,7 +195,6 @@ def encode(
     rows : Dataset
         Columns `source` and `target`.
     tokenizer : PreTrainedTokenizerBase
-        A fast one.
     settings : DataSettings
         Gives the limits.
     split : str
@@ -212,7 +214,7 @@ def encode(
     """
     limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
     encoder = SentenceEncoder(tokenizer)
-    origins = ENCODING_VERSION, rows._fingerprint, encoder.backend.to_str(), tokenizer.split_special_tokens, limits
+    origins = ENCODING_VERSION, rows._fingerprint, description(tokenizer), tokenizer.split_special_tokens, limits
     path, counted = _cache_path(".arrow", *origins), _cache_path(".counts.json", *origins)
     totals = np.zeros(len(DROP_REASONS), dtype=np.int64)
 
@@ -264,12 +266,14 @@ def encode_table(
         As `drop_reasons` returns them.
     """
     sides = [[sentence or "" for sentence in table[side].to_pylist()] for side in ("source", "target")]
-    ids, lengths = encoder(sides[0] + sides[1])
-    ends = np.append(np.int32(0), np.cumsum(lengths, dtype=np.int32))
-    columns = [pa.ListArray.from_arrays(ends[first:][: len(table) + 1], ids) for first in (0, len(table))]
-    columns += map(pa.array, lengths.reshape(2, -1))
+    encoded = [encoder(sides[0]), encoder(sides[1], is_target=True)]
+    columns = [
+        pa.ListArray.from_arrays(np.append(np.int32(0), np.cumsum(n, dtype=np.int32)), ids) for ids, n in encoded
+    ]
+    lengths = [n for _, n in encoded]
+    columns += map(pa.array, lengths)
     empty = np.array([not (source.strip() and target.strip()) for source, target in zip(*sides, strict=True)])
-    return pa.record_batch(columns, names=list(FEATURES)), drop_reasons(*lengths.reshape(2, -1), empty, *limits)
+    return pa.record_batch(columns, names=list(FEATURES)), drop_reasons(*lengths, empty, *limits)
 
 
 def drop_reasons(

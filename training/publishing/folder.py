@@ -57,12 +57,13 @@ def publish(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
-    write_card(model, settings, counts, results, folder)
+    write_card(model, tokenizer, settings, counts, results, folder)
     return folder
 
 
 def write_card(
     model: TranslatorForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
     settings: TrainingSettings,
     counts: dict[str, int],
     results: list[Evaluation],
@@ -99,6 +100,7 @@ def write_card(
         source_lang=data.source_lang,
         target_lang=data.target_lang,
         is_parser=is_parser,
+        is_byte_level=tokenizer.is_fast and "ByteLevel" in repr(tokenizer.backend_tokenizer.pre_tokenizer),
         decoding=model.generation_config,
         training_text=training_text,
         example=json.dumps("This is a sentence."),

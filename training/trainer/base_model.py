@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.utils import logging
 
 from training.data.preparation import load_named_tokenizer
+from training.data.sentence_encoder import description
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
 from training.trainer.model import PAPERS_DECODING, check_is_ours, load_config
@@ -18,6 +19,8 @@ from vaswani.models.pipeline_vaswani import tokenizer_problem
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
+# Of which each tokenizer of transformers writes one.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 # Fields of a config that do not say what the model is: they follow from its tokenizer or its languages.
 NOT_ARCHITECTURE = {
     "vocab_size", "pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "source_lang",
@@ -127,11 +130,11 @@ def _load_weights(name: str, config: TranslatorConfig) -> TranslatorForCondition
 def _check_tokenizer(model: TranslatorForConditionalGeneration, settings: ModelSettings) -> None:
     """Check that the tokenizer that will be used is the model's."""
     name, given = str(settings.model_name_or_path), settings.tokenizer_name
-    has_none = Path(name).is_dir() and not (Path(name) / "tokenizer.json").exists()
+    has_none = Path(name).is_dir() and not any((Path(name) / file).exists() for file in TOKENIZER_FILES)
     if has_none and given is None:
         raise UserError(
-            f"model_name_or_path={name!r} has no tokenizer.json, as no checkpoint has: name that of its run's model/ "
-            "with tokenizer_name"
+            f"model_name_or_path={name!r} has no tokenizer, as no checkpoint has: name that of its run's model/ with "
+            "tokenizer_name"
         )
     tokenizer = load_named_tokenizer(given or name, "tokenizer_name" if given else "model_name_or_path")
     problem = tokenizer_problem(model, tokenizer)
@@ -140,7 +143,7 @@ def _check_tokenizer(model: TranslatorForConditionalGeneration, settings: ModelS
     if given is None or has_none:
         return
     own = load_named_tokenizer(name, "model_name_or_path")
-    if own.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+    if description(own) != description(tokenizer):
         raise UserError(
             f"tokenizer_name={given!r} contradicts model_name_or_path={name!r}, which has another tokenizer: leave "
             "tokenizer_name out"

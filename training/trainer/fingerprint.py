@@ -7,6 +7,7 @@ from datasets import DatasetDict
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from training.data.preparation import fingerprint
+from training.data.sentence_encoder import description
 from training.settings import TrainingSettings
 
 
@@ -31,7 +32,7 @@ def run_fingerprint(
 ) -> dict[str, dict[str, Any]]:
     """Collect what must not change between saving and resuming, as JSON; `base_model` is a checksum of its weights."""
     model = config.to_diff_dict()
-    vocabulary = tokenizer.backend_tokenizer.to_str().encode()
+    vocabulary = description(tokenizer).encode()
     return {
         "recipe": {name: value for name, value in settings.values().items() if name not in FREE},
         "model": {name: value for name, value in model.items() if name not in ("transformers_version", "dtype")},

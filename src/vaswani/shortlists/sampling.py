@@ -53,7 +53,10 @@ def sample(
         texts = zip(block["source"], block["target"], strict=True)
         full = [pair for pair in texts if all(side and side.strip() for side in pair)]
         if full:
-            sources, targets = (encode(tokenizer, [pair[side] for pair in full]) for side in (0, 1))
+            sources, targets = (
+                encode(tokenizer, **{name: [pair[side] for pair in full]})
+                for side, name in enumerate(("text", "text_target"))
+            )
             counts += np.bincount(np.concatenate(targets), minlength=len(counts))
             chosen = choose(sources, targets, kept, sentences_per_type)
             blocks.append(tuple(join([side[row] for row in chosen]) for side in (sources, targets)))
@@ -64,9 +67,9 @@ def sample(
     return Pairs(*(torch.from_numpy(np.concatenate(arrays)) for arrays in parts)), torch.from_numpy(counts)
 
 
-def encode(tokenizer: Any, sentences: list[str]) -> list[np.ndarray]:
-    """Return the ids of each sentence."""
-    return [np.array(ids, dtype=np.int32) for ids in tokenizer(sentences, verbose=False).input_ids]
+def encode(tokenizer: Any, **sentences: list[str]) -> list[np.ndarray]:
+    """Return the ids of each sentence of `text` or `text_target`: OPUS-MT's tokenizers differ for the two sides."""
+    return [np.array(ids, dtype=np.int32) for ids in tokenizer(**sentences, verbose=False).input_ids]
 
 
 def choose(

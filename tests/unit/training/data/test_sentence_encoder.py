@@ -1,10 +1,14 @@
 import random
+import shutil
 
 import pytest
+from opus_model import save_vocabulary
+from opus_model import sentences as marian_sentences
 from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
 
 from training.data import sentence_encoder as encoding
-from training.data.sentence_encoder import SentenceEncoder, encodes_words_apart, split_into_words
+from training.data.sentence_encoder import SentenceEncoder, description, encodes_words_apart, split_into_words
 from vaswani.tokenization import train_tokenizer
 
 
@@ -67,3 +71,29 @@ def test_a_tokenizer_that_divides_otherwise_is_called_as_it_is(tokenizer, senten
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     assert not encodes_words_apart(tokenizer)
     assert_same_ids(tokenizer, SentenceEncoder(tokenizer), sentences)
+
+
+def test_a_tokenizer_in_python_encodes_each_side_by_its_own_model(tmp_path):
+    save_vocabulary(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert not tokenizer.is_fast
+    encoder, text = SentenceEncoder(tokenizer), marian_sentences("target")
+    (sources, _), (targets, lengths) = encoder(text), encoder(text, is_target=True)
+    assert sources.tolist() != targets.tolist()
+    expected = tokenizer(text_target=text).input_ids
+    assert targets.tolist() == [id_ for row in expected for id_ in row]
+    assert lengths.tolist() == list(map(len, expected))
+
+
+def test_only_the_same_tokenizer_has_the_same_description(tmp_path):
+    folders = [tmp_path / name for name in ("one", "copy", "other")]
+    folders[0].mkdir()
+    save_vocabulary(folders[0])
+    for folder in folders[1:]:
+        shutil.copytree(folders[0], folder)
+    (folders[2] / "source.spm").write_bytes((folders[2] / "target.spm").read_bytes())
+    one, copy, other = (description(AutoTokenizer.from_pretrained(folder)) for folder in folders)
+    assert one == copy != other
+    fast = [train_tokenizer([text], 259) for text in ("ab ab abc", "ab ab abc", "bc bc abc")]
+    one, copy, other = map(description, fast)
+    assert one == copy != other

@@ -141,7 +141,7 @@ def test_what_is_given_too_may_agree(base, tmp_path):
 def test_a_checkpoint_is_told_its_tokenizer(base, tmp_path):
     (base / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     (base / "tokenizer_config.json").rename(tmp_path / "tokenizer_config.json")
-    with pytest.raises(UserError, match=r"has no tokenizer.json, as no checkpoint has: name that of its run's model/"):
+    with pytest.raises(UserError, match=r"has no tokenizer, as no checkpoint has: name that of its run's model/"):
         load_base_model(settings(base))
     load_base_model(settings(base, tokenizer_name=str(tmp_path)))
 

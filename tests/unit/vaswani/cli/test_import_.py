@@ -6,47 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from opus_model import random_weights, save_opus
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     FSMTConfig,
     FSMTForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
 )
 
 from vaswani import VaswaniForConditionalGeneration, cli
-
-
-TEXT = [f"{a} {b} {c} ." for a in ("one", "two", "three") for b in ("small", "large") for c in ("dogs", "houses")]
-
-
-def random_weights(model):
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "embed_positions" not in name:
-                weight.normal_(float(name.endswith("norm.weight")), 0.3)
-    return model
-
-
-def save_vocabulary(folder):
-    """Write the files of a MarianTokenizer, and return its size."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    (folder / "text").write_text("\n".join(TEXT))
-    types = ["</s>", "<unk>"]
-    for side in ("source", "target"):
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(folder / "text"), model_prefix=str(folder / side), vocab_size=20, minloglevel=9
-        )
-        (folder / f"{side}.model").rename(folder / f"{side}.spm")
-    pieces = sentencepiece.SentencePieceProcessor(str(folder / "source.spm"))
-    types += [piece for number in range(20) if (piece := pieces.id_to_piece(number)) not in ("<s>", *types)]
-    types.append("<pad>")
-    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(types)}))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"})
-    )
-    return len(types)
 
 
 def save_fsmt(size):
@@ -55,21 +23,6 @@ def save_fsmt(size):
         for part, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16)):
             setattr(config, f"{stack}_{part}", value)
     random_weights(FSMTForConditionalGeneration(config)).save_pretrained("wmt")
-
-
-def save_opus(folder, **changes):
-    folder.mkdir()
-    size = save_vocabulary(folder)
-    sizes = {f"{stack}_{part}": 2 for stack in ("encoder", "decoder") for part in ("layers", "attention_heads")}
-    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16, "vocab_size": size}
-    ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0, "forced_eos_token_id": 0}
-    config = MarianConfig(activation_function="swish", scale_embedding=True, **sizes | ids | changes)
-    model = random_weights(MarianMTModel(config).eval())
-    with torch.no_grad():
-        model.final_logits_bias.normal_()
-        model.model.shared.weight[model.config.pad_token_id] = 0
-    model.save_pretrained(folder)
-    return model
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +42,8 @@ def test_a_model_of_opus_becomes_ours_and_goes_back(capsys):
     assert (ours.config.source_lang, ours.config.target_lang) == ("en", "de")
     assert (ours.generation_config.num_beams, ours.generation_config.length_penalty_alpha) == (4, 0.6)
     sentence = "two small houses ."
-    tokenizers = [AutoTokenizer.from_pretrained(place) for place in ("opus", "ours")]
-    assert tokenizers[0](sentence).input_ids == tokenizers[1](sentence).input_ids
+    theirs_ids, our_ids = (AutoTokenizer.from_pretrained(place)(sentence).input_ids for place in ("opus", "ours"))
+    assert our_ids == theirs_ids
     Path("text").write_text("one large dog\n")
     flags = ["--input", "text", "--output", "translated", "--max_new_tokens", "5", "--quiet"]
     assert cli.main(["translate", "--model", "ours", *flags]) == 0
