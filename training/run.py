@@ -21,7 +21,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import Prepared, describe_counts, lengths, prepare
 from training.machine import usable_cores
-from training.publishing.folder import publish, push
+from training.publishing.folder import publish
+from training.publishing.hub import open_repository, push
 from training.recipe import parse_settings
 from training.reports.page import write_report
 from training.reports.records import read_runs
@@ -48,6 +49,9 @@ def main(arguments: list[str]) -> None:
     config = load_config(settings.model.config_name) if base_model is None else base_model.config
     check_attention(config, settings.run.attn_implementation)
     accelerator = start_accelerator(settings)
+    repository = None
+    if settings.reporting.push_to_hub and accelerator.is_main_process:
+        repository = open_repository(settings.reporting.hub_model_id or Path(settings.run.output_dir).name)
     with claim_output_dir(settings, accelerator):
         start_trackers(settings, accelerator)
         set_seed(settings.optimization.seed)
@@ -59,7 +63,7 @@ def main(arguments: list[str]) -> None:
             (settings.data.source_lang, settings.data.target_lang),
             settings.run.attn_implementation,
         )
-        train_and_publish(model, origin, prepared, settings, accelerator)
+        train_and_publish(model, origin, prepared, settings, accelerator, repository)
 
 
 def train_and_publish(
@@ -68,8 +72,9 @@ def train_and_publish(
     prepared: Prepared,
     settings: TrainingSettings,
     accelerator: Accelerator,
+    repository: str | None = None,
 ) -> None:
-    """Train a model, evaluate it and publish it, in a directory that no other run writes to."""
+    """Train a model, evaluate it and publish it, in a directory that no other run writes to, and on the Hub."""
     directory = Path(settings.run.output_dir)
     logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
@@ -104,12 +109,12 @@ def train_and_publish(
         if settings.reporting.space:
             shutil.rmtree(directory / "space", ignore_errors=True)
             write_space(folder, directory / "space")
-        if settings.reporting.push_to_hub:
-            print(f"Sent to {push(folder, settings.reporting.hub_model_id or directory.name)}")
         write_report(read_runs([directory]), directory / "report.html")
         print(f"To look at the run, open {directory / 'report.html'}")
         task = "parse" if settings.data.target_lang == TREES else "translation"
         print(how_to_use(folder, prepared.text[results[-1].split][0]["source"], task))
+        if repository is not None:
+            print(f"Sent to {push(folder, repository)}")
 
 
 def start_accelerator(settings: TrainingSettings) -> Accelerator:

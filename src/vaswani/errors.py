@@ -1,6 +1,7 @@
 """The error that users read as one sentence, without a traceback."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -15,6 +16,14 @@ class WorkerEnded(UserError):
 def first_line(error: Exception) -> str:
     """Return the first line of what an error says."""
     return str(error).strip().split("\n")[0]
+
+
+def not_found(name: str, error: Exception, setting: str = "model") -> UserError:
+    """Say that a model is neither in a folder nor on the Hub, for us at least."""
+    hint = "" if Path(name).exists() else " (a private one after `hf auth login`)"
+    return UserError(
+        f"{setting}={name!r} must be a model folder or a Hub id that can be reached{hint}: {first_line(error)}"
+    )
 
 
 def require(name: str, what: str, extra: str) -> Any:

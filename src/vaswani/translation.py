@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .errors import UserError, first_line
+from .errors import UserError, first_line, not_found
 from .models.allowed_tokens_vaswani import AllowedTokens
 from .models.decoding_vaswani import PAPERS_DECODING
 from .models.generation_vaswani import length_arguments, max_positions
@@ -76,9 +76,7 @@ def load(
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype="float32" if dtype == INT8 else dtype)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"model={name!r} must be a model folder or a Hub id that can be reached: {first_line(error)}"
-        ) from error
+        raise not_found(name, error) from error
     tokenizer = load_tokenizer(tokenizer_name or name, model)
     if device is None:
         device = "cpu" if dtype == INT8 else str(torch.accelerator.current_accelerator() or "cpu")

@@ -23,7 +23,7 @@ from training.data.batch_plan import Side
 from training.data.corpora import load_text
 from training.data.sentence_encoder import SentenceEncoder, description
 from training.settings import DataSettings, ModelSettings
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES
 from vaswani.tokenization import train_tokenizer, wrap_tokenizer
@@ -152,8 +152,7 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # the library raises half a dozen kinds
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {reason}") from error
+        raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {first_line(error)}") from error
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         raise UserError(f"{field}={name!r} must have an end-of-sentence and a padding token")
     for note in ("is_local", "local_files_only"):  # true of this machine only, but would be published

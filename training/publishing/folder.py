@@ -5,7 +5,7 @@ import shutil
 import tomllib
 from pathlib import Path
 
-from huggingface_hub import HfApi, ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
 from training.data.preparation import describe_counts
@@ -128,10 +128,3 @@ def _training_text(data: DataSettings) -> str:
 
 def _is_hub_name(name: str | None) -> bool:
     return name is not None and name != "grammar" and not name.startswith(PREFIX) and not Path(name).exists()
-
-
-def push(folder: Path, name: str) -> str:
-    """Send a model folder to the Hub, creating its repository if need be, and return its address."""
-    api = HfApi()
-    repo_id = api.create_repo(name, exist_ok=True).repo_id
-    return str(api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Publish the trained model"))

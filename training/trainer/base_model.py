@@ -13,7 +13,7 @@ from training.data.sentence_encoder import description
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
 from training.trainer.model import PAPERS_DECODING, check_is_ours, load_config
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line, not_found
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
@@ -53,9 +53,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[TranslatorForConditiona
     try:
         config = AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"model_name_or_path={name!r} must be the folder or Hub id of a published model: {_first_line(error)}"
-        ) from error
+        raise not_found(name, error, "model_name_or_path") from error
     check_is_ours("model_name_or_path", name, config)
     _check_contradictions(config, settings.model)
     model = _load_weights(name, config)
@@ -72,10 +70,6 @@ def load_base_model(settings: TrainingSettings) -> tuple[TranslatorForConditiona
     except OSError:  # it does not say how to decode
         model.generation_config.update(**PAPERS_DECODING, allow_custom_entries=True)
     return model, origin
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
 
 
 def _check_contradictions(config: TranslatorConfig, settings: ModelSettings) -> None:
@@ -109,7 +103,7 @@ def _load_weights(name: str, config: TranslatorConfig) -> TranslatorForCondition
         )
     except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
         raise UserError(
-            f"model_name_or_path={name!r} has no weights that can be loaded: {_first_line(error)}"
+            f"model_name_or_path={name!r} has no weights that can be loaded: {first_line(error)}"
         ) from error
     finally:
         logging.set_verbosity(verbosity)

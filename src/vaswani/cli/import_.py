@@ -22,7 +22,7 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from vaswani.errors import UserError, first_line
+from vaswani.errors import UserError, first_line, not_found
 from vaswani.interop.folder import check_is_new, new_folder
 from vaswani.interop.fsmt import from_fsmt
 from vaswani.interop.marian import from_marian
@@ -100,9 +100,7 @@ def load_theirs(options: argparse.Namespace) -> Any:
     try:
         theirs = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"model={options.model!r} must be a model folder or a Hub id that can be reached: {first_line(error)}"
-        ) from error
+        raise not_found(options.model, error) from error
     if theirs.config.model_type != options.format:
         raise UserError(
             f"model={options.model!r} is a {theirs.config.model_type!r} model, but --from says {options.format!r}"

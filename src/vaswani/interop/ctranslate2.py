@@ -30,10 +30,11 @@ from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.search_vaswani import length_penalty
 from vaswani.workers import choose_workers, usable_cores
 
-from .folder import CONFIG, load_config, save_beside
+from .folder import load_config, save_beside
 from .marian import stock_length_penalty, to_marian
 
 
+MODEL = "model.bin"
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 
 # The settings of a generation config that mean here what they mean for our own models.
@@ -184,11 +185,6 @@ class CTranslate2Model:
         self, folder: Path, device: str = "cpu", compute_type: str = "default", workers: int = 1, threads: int = 1
     ):
         ctranslate2 = library()
-        if not (folder / CONFIG).is_file() or not ctranslate2.contains_model(str(folder)):
-            raise UserError(
-                f"model={str(folder)!r} must be a folder that `vaswani export --format ctranslate2` wrote, for engine "
-                "'ctranslate2'"
-            )
         if compute_type not in ("default", "auto", *supported_types(device)):
             raise UserError(
                 f"dtype={compute_type!r} must be one of {', '.join(supported_types(device))} for engine 'ctranslate2' "

@@ -1,19 +1,32 @@
 """The libraries that can compute in torch's place."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerBase
 
-from vaswani.errors import UserError, first_line
+from vaswani.errors import UserError, first_line, not_found
 from vaswani.translation import load_tokenizer
 
-from .ctranslate2 import load_ctranslate2
-from .onnx import load_onnx
+from .ctranslate2 import MODEL, load_ctranslate2
+from .folder import CONFIG
+from .onnx import DECODER, ENCODER, load_onnx
 
 
-LOADERS = {"ctranslate2": load_ctranslate2, "onnxruntime": load_onnx}
+class Engine(NamedTuple):
+    """The format of `vaswani export` that a library reads, the files without which it has no model, and its loader."""
+
+    format: str
+    files: tuple[str, ...]
+    load: Callable[..., Any]
+
+
+ENGINES = {
+    "ctranslate2": Engine("ctranslate2", (CONFIG, MODEL), load_ctranslate2),
+    "onnxruntime": Engine("onnx", (CONFIG, ENCODER, DECODER), load_onnx),
+}
 
 
 def load_engine(
@@ -47,9 +60,14 @@ def load_engine(
     UserError
         If the engine is not installed, or cannot do this.
     """
-    folder = name if Path(name).is_dir() else _downloaded(name)
+    folder, chosen = name if Path(name).is_dir() else _downloaded(name), ENGINES[engine]
+    if not all((Path(folder) / file).is_file() for file in chosen.files):
+        raise UserError(
+            f"model={name!r} must be a folder that `vaswani export --format {chosen.format}` wrote, for engine "
+            f"{engine!r}"
+        )
     try:
-        model = LOADERS[engine](Path(folder), device, dtype, workers)
+        model = chosen.load(Path(folder), device, dtype, workers)
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -62,6 +80,4 @@ def _downloaded(name: str) -> str:
     try:
         return snapshot_download(name)
     except (OSError, ValueError) as error:  # the Hub's own errors are of both kinds
-        raise UserError(
-            f"model={name!r} must be a folder or a Hub id that can be reached: {first_line(error)}"
-        ) from error
+        raise not_found(name, error) from error

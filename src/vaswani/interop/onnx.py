@@ -21,7 +21,7 @@ from vaswani.models.generation_vaswani import rows_of
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.workers import usable_cores
 
-from .folder import CONFIG, load_config, save_beside
+from .folder import load_config, save_beside
 
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_with_past_model.onnx"
@@ -243,18 +243,13 @@ class OnnxModel(VaswaniForConditionalGeneration):
     Raises
     ------
     UserError
-        If the folder is none, or ONNX Runtime cannot open it.
+        If ONNX Runtime is not installed, or cannot open the graphs.
     """
 
     engine = "ONNX Runtime"
 
     def __init__(self, folder: Path, threads: int = 1):
         runtime = require("onnxruntime", "the engine onnxruntime", "export")
-        if not all((folder / name).is_file() for name in (CONFIG, ENCODER, DECODER)):
-            raise UserError(
-                f"model={str(folder)!r} must be a folder that `vaswani export --format onnx` wrote, for engine "
-                "'onnxruntime'"
-            )
         with torch.device("meta"):  # no weights of our own
             super().__init__(load_config(folder))
         self.generation_config = GenerationConfig.from_pretrained(folder)

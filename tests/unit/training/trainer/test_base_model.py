@@ -180,7 +180,7 @@ def without_fc1(weights):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (shutil.rmtree, "must be the folder or Hub id of a published model: "),
+        (shutil.rmtree, "must be a model folder or a Hub id that can be reached"),
         (lambda base: (base / "config.json").write_text(MarianConfig().to_json_string()), "is a 'marian' model"),
         (
             lambda base: (base / WEIGHTS).unlink(),

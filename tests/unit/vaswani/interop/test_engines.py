@@ -16,13 +16,16 @@ from vaswani.tokenization import train_tokenizer
 
 @pytest.mark.parametrize("engine", ["ctranslate2", "onnxruntime"])
 def test_the_engine_gets_every_argument(engine, monkeypatch, tmp_path):
-    monkeypatch.setitem(engines.LOADERS, engine, lambda *arguments: arguments)
+    files = ("weights",)
+    monkeypatch.setitem(engines.ENGINES, engine, engines.Engine("x", files, lambda *arguments: arguments))
     monkeypatch.setattr(engines, "load_tokenizer", lambda where, model: where)
+    (tmp_path / "weights").touch()
     here = str(tmp_path)
     assert engines.load_engine(engine, here, "b", "cpu", "int8", 3) == ((tmp_path, "cpu", "int8", 3), "b")
-    monkeypatch.setattr(engines, "snapshot_download", lambda name: f"cache/{name}")
-    expected = (Path("cache/me/model"), None, "auto", None), "cache/me/model"
-    assert engines.load_engine(engine, "me/model") == expected
+    monkeypatch.setattr(engines, "snapshot_download", lambda name: {"me/model": here, "me/other": "elsewhere"}[name])
+    assert engines.load_engine(engine, "me/model") == ((tmp_path, None, "auto", None), here)
+    with pytest.raises(UserError, match="model='me/other' must be a folder that `vaswani export --format x` wrote"):
+        engines.load_engine(engine, "me/other")
 
 
 @pytest.mark.parametrize(
@@ -49,14 +52,14 @@ def test_half_a_folder_is_said_in_a_sentence(engine, absent, complaint, random_m
 @pytest.mark.parametrize("name", ["nobody/nothing", "no such folder"])
 def test_a_model_that_is_nowhere_is_named(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match=f"model='{name}' must be a folder or a Hub id that can be reached: "):
+    with pytest.raises(UserError, match=f"model='{name}' must be a model folder or a Hub id that can be reached "):
         engines.load_engine("onnxruntime", name)
 
 
 def test_the_flag_offers_all_of_them():
     parser = argparse.ArgumentParser()
     add_engine_flag(parser)
-    for name in ("torch", *engines.LOADERS):
+    for name in ("torch", *engines.ENGINES):
         assert parser.parse_args(["--engine", name]).engine == name
     assert parser.parse_args([]).engine == "torch"
 
@@ -79,7 +82,7 @@ def test_an_engine_is_evaluated_like_our_model(engine, name, random_model, tmp_p
     assert evaluation.decoding == f"beam 4, alpha 0.6, at most 8 tokens, {name}"
 
 
-@pytest.mark.parametrize("kind", engines.LOADERS)
+@pytest.mark.parametrize("kind", engines.ENGINES)
 def test_the_commands_refuse_what_engines_cannot(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("text").write_text("one\n")

@@ -84,8 +84,6 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
 
 
 def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_path):
-    with pytest.raises(UserError, match=r"must be a folder that `vaswani export --format onnx` wrote"):
-        load_onnx(tmp_path)
     save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
     for field, value, allowed in (("device", "cuda", "'cpu'"), ("dtype", "int8", "'auto'"), ("workers", 2, "1")):
         with pytest.raises(UserError, match=f"{field}={value!r} must be {allowed} for engine 'onnxruntime'"):
