@@ -2,10 +2,12 @@
 
   vaswani demo --model runs/demo/model
   vaswani demo --model me/my-model --server_name 0.0.0.0 --server_port 8080
+  vaswani demo --model demo-ct2 --engine ctranslate2
   vaswani demo --model runs/demo/model --space my-space
 
-The last writes a folder that is a ready Space of the Hugging Face Hub: it holds the model, and runs with
-`pip install -r requirements.txt && python app.py` anywhere.
+Another engine takes what `vaswani export` wrote, and shows no attention. The last writes a folder that is a ready
+Space of the Hugging Face Hub: it holds the model, and runs with `pip install -r requirements.txt && python app.py`
+anywhere.
 """
 
 import argparse
@@ -17,13 +19,13 @@ from vaswani.demo.app import serve
 from vaswani.demo.interpreter import Interpreter
 from vaswani.demo.space import write_space
 from vaswani.errors import UserError
-from vaswani.translation import load
 
-from .shared.flags import add_model_flags
+from .shared.flags import add_engine_flag, add_model_flags
+from .shared.loading import load_model
 
 
 THIS_MACHINE = "127.0.0.1"
-SERVING = ("server_name", "server_port", "tokenizer", "device", "dtype")
+SERVING = ("server_name", "server_port", "tokenizer", "device", "dtype", "engine")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +40,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     serving.add_argument("--server_port", type=int, metavar="PORT", help="default: the first free one from 7860 on")
     add_model_flags(serving)
+    add_engine_flag(serving)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """
     disable_progress_bar()  # transformers' own, at loading
     if options.space is not None:
-        if ignored := [name for name in SERVING if getattr(options, name) not in (None, "auto")]:
+        if ignored := [name for name in SERVING if getattr(options, name) not in (None, "auto", "torch")]:
             raise UserError(f"{ignored[0]} is for serving: space only writes a folder")
         write_space(Path(options.model), options.space)
         print(f"Written: {options.space}")
@@ -58,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     port = options.server_port
     if port is not None and not 1 <= port <= 65535:
         raise UserError(f"server_port={port} must be from 1 to 65535")
-    interpreter = Interpreter(*load(options.model, options.tokenizer, options.device, options.dtype))
+    interpreter = Interpreter(*load_model(options))
     address = options.server_name or THIS_MACHINE
     try:
         serve(interpreter, server_name=address, server_port=port)

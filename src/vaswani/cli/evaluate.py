@@ -53,6 +53,7 @@ from .shared.flags import (
     at_least_one,
     decoding,
 )
+from .shared.loading import load_model
 
 
 DEFAULT_LANGUAGE = "de"
@@ -133,17 +134,6 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
         print(record(evaluation, options.model), file=sys.stderr)
     write(evaluation, options.json)
     return 0
-
-
-def load_model(options: argparse.Namespace) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Load the model that is to be scored, and its tokenizer."""
-    if options.engine == "torch":
-        return load(options.model, options.tokenizer, options.device, options.dtype)
-    from vaswani.interop.engines import load_engine
-
-    return load_engine(
-        options.engine, options.model, options.tokenizer, options.device, options.dtype, options.workers
-    )
 
 
 def warn(sentences: Iterable[str]) -> None:

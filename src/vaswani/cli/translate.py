@@ -102,13 +102,11 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
 def translator_of_engine(options: argparse.Namespace) -> line_by_line.Worker:
     """Open the model with another library, which shares out each batch to the cores by itself."""
     with large_imports():
-        from vaswani.interop.engines import load_engine
+        from .shared.loading import load_model
 
     if options.shortlist:
         raise UserError(f"shortlist is for engine 'torch', not for {options.engine!r}")
-    model, tokenizer = load_engine(
-        options.engine, options.model, options.tokenizer, options.device, options.dtype, options.workers
-    )
+    model, tokenizer = load_model(options)
     return line_translator(model, tokenizer, options, search_arguments(model, options)), str(model)
 
 

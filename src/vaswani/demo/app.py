@@ -99,7 +99,7 @@ def _build_text_tab(interpreter: Interpreter, search: list[gr.Slider]) -> None:
     with gr.Accordion("Alternatives", open=True):
         gr.Markdown(ABOUT_SCORES)
         alternatives = gr.HTML()
-    with gr.Accordion("Attention", open=True):
+    with gr.Accordion("Attention", open=True, visible=interpreter.has_attention):
         gr.Markdown(ABOUT_ATTENTION)
         attention = gr.HTML(js_on_load=fragments.ON_CLICK)
 

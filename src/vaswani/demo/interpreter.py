@@ -45,7 +45,7 @@ class Interpreter:
     Parameters
     ----------
     model, tokenizer
-        A translation model of this package and its tokenizer.
+        A translation model of this package, or of `interop.engines`, and its tokenizer.
 
     Raises
     ------
@@ -63,6 +63,11 @@ class Interpreter:
         alpha = getattr(model.generation_config, "length_penalty_alpha", None)
         self.alpha = PAPERS_DECODING["length_penalty_alpha"] if alpha is None else alpha
         self.most_tokens = min(MOST_TOKENS, max_positions(config) or MOST_TOKENS)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether there is attention to show: another library gives translations alone, and some models have none."""
+        return not hasattr(self.model, "engine") and getattr(self.model.config, "attention", None) != "none"
 
     def lines(self, text: str) -> list[str]:
         """Divide a text into lines, each of which is translated by itself.
@@ -140,7 +145,7 @@ class Interpreter:
 
     def align(self, source: str, target: str) -> Alignment | None:
         """Say which words of a source its translation looked at; None where the model or the line has none."""
-        if not source.strip() or not target.strip() or getattr(self.model.config, "attention", None) == "none":
+        if not source.strip() or not target.strip() or not self.has_attention:
             return None
         words = join_words(read_attention(self.model, self.tokenizer, source, target))
         written = [row for row, token in enumerate(words.target) if token != END]

@@ -10,7 +10,7 @@ module = pytest.importorskip("vaswani.cli.demo")
 @pytest.fixture
 def served(monkeypatch) -> dict:
     given = {}
-    monkeypatch.setattr(module, "load", lambda *model: given.update(model=model) or ("model", "tokenizer"))
+    monkeypatch.setattr(module, "load_model", lambda options: given.update(options=options) or ("model", "tokenizer"))
     monkeypatch.setattr(module, "Interpreter", lambda *loaded: loaded)
     monkeypatch.setattr(module, "serve", lambda interpreter, **flags: given.update(flags, interpreter=interpreter))
     return given
@@ -18,13 +18,12 @@ def served(monkeypatch) -> dict:
 
 def test_its_flags_reach_the_model_and_the_server(served):
     flags = ["--server_name", "0.0.0.0", "--server_port", "8080", "--device", "cpu", "--dtype", "float32"]
+    flags += ["--engine", "onnxruntime"]
     assert cli.main(["demo", "--model", "m", "--tokenizer", "t", *flags]) == 0
-    assert served == {
-        "model": ("m", "t", "cpu", "float32"),
-        "interpreter": ("model", "tokenizer"),
-        "server_name": "0.0.0.0",
-        "server_port": 8080,
-    }
+    options = vars(served.pop("options"))
+    asked = {name: options[name] for name in ("model", "tokenizer", "device", "dtype", "engine")}
+    assert list(asked.values()) == ["m", "t", "cpu", "float32", "onnxruntime"]
+    assert served == {"interpreter": ("model", "tokenizer"), "server_name": "0.0.0.0", "server_port": 8080}
 
 
 def test_only_this_machine_is_served_unless_asked_for(served):
@@ -49,7 +48,14 @@ def test_a_port_that_is_none_and_one_in_use_are_told_in_a_sentence(served, monke
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("server_name", "x"), ("server_port", "1"), ("tokenizer", "x"), ("device", "cpu"), ("dtype", "float32")],
+    [
+        ("server_name", "x"),
+        ("server_port", "1"),
+        ("tokenizer", "x"),
+        ("device", "cpu"),
+        ("dtype", "float32"),
+        ("engine", "ctranslate2"),
+    ],
 )
 def test_what_only_serving_would_heed_is_refused_beside_a_space(served, flag, value, capsys):
     assert cli.main(["demo", "--model", "m", "--space", "s", f"--{flag}", value]) == 1

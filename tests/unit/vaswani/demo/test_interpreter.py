@@ -5,6 +5,9 @@ from transformers import MarianConfig, MarianMTModel
 from vaswani.demo import interpreter as module
 from vaswani.demo.interpreter import MOST_LINES, MOST_TOKENS, Interpreter
 from vaswani.errors import UserError
+from vaswani.interop.ctranslate2 import save_for_ctranslate2
+from vaswani.interop.engines import load_engine
+from vaswani.interop.onnx import save_for_onnx
 from vaswani.pictures.attention import END, join_words, read_attention
 from vaswani.translation import translate
 
@@ -19,6 +22,19 @@ def test_alternatives_are_those_of_the_search_that_was_asked_for(interpreter):
     assert [len(of_line) for of_line in found] == [3, 3, 3]
     assert found != interpreter.alternatives(["one two", "", "three"], 3, 1.9)
     assert len(interpreter.alternatives(["one"], 1, 0.6)[0]) == 1
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "onnxruntime"])
+def test_an_engine_translates_as_the_model_does_but_has_no_attention(engine, interpreter, tmp_path):
+    pytest.importorskip(engine)
+    save = {"ctranslate2": save_for_ctranslate2, "onnxruntime": save_for_onnx}[engine]
+    save(interpreter.model, interpreter.tokenizer, tmp_path)
+    theirs = Interpreter(*load_engine(engine, str(tmp_path), device="cpu"))
+    mine, found = (each.alternatives(["one two", "three"], 2, 0.6) for each in (interpreter, theirs))
+    assert [best.text for best, _ in found] == [best.text for best, _ in mine]
+    assert interpreter.has_attention
+    assert not theirs.has_attention
+    assert theirs.align("one two", "eins zwei") is None
 
 
 def test_it_starts_with_the_model_s_own_search(random_model, interpreter):

@@ -1,0 +1,16 @@
+import argparse
+
+from vaswani.cli.shared import loading
+from vaswani.cli.shared.loading import load_model
+from vaswani.interop import engines
+
+
+FLAGS = {"model": "m", "tokenizer": "t", "device": "cpu", "dtype": "int8"}
+
+
+def test_every_flag_reaches_the_library_that_computes(monkeypatch):
+    monkeypatch.setattr(loading, "load", lambda *given: ("torch", *given))
+    monkeypatch.setattr(engines, "load_engine", lambda *given: given)
+    assert load_model(argparse.Namespace(engine="torch", **FLAGS, workers=3)) == ("torch", *FLAGS.values())
+    assert load_model(argparse.Namespace(engine="x", **FLAGS, workers=3)) == ("x", *FLAGS.values(), 3)
+    assert load_model(argparse.Namespace(engine="x", **FLAGS)) == ("x", *FLAGS.values(), None)
