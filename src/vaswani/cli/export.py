@@ -60,8 +60,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help=f"sentences to compare on, a line each, of which the first {SENTENCES} count (default: words of the "
-        "vocabulary at random)",
+        help=f"sentences to compare on, a line each, of which the first {SENTENCES} count (default: those on which "
+        "its run tested the model, where that is still in the run's folder, or words of the vocabulary at random)",
     )
 
 
@@ -73,11 +73,11 @@ def run(options: argparse.Namespace) -> int:
     if not isinstance(model, VaswaniForConditionalGeneration) or model.config.target_lang == TREES:
         raise UserError(f"model={options.model!r} must be a Transformer that translates: only that can be exported")
     chosen = FORMATS[options.format]
-    text = made_up_sentences(tokenizer) if options.source is None else read_text(options.source)
+    text = verification_text(options, tokenizer)
     with new_folder(options.output) as folder:
         chosen.save(model, tokenizer, folder, options.quantization)
         if options.verify:
-            say(f"Verifying on {len(text)} sentences of {options.source or 'random words'}")
+            say(f"Verifying on {len(text.sentences)} sentences of {text.name}")
             agreement = chosen.verify(model, tokenizer, folder, text)
             say(str(agreement))
             if options.quantization == "float32":
@@ -87,18 +87,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_text(path: str) -> list[str]:
-    """Read the first sentences of a file.
+class Text(NamedTuple):
+    """Sentences to compare on, their name, and translations by people, where there are some."""
+
+    sentences: list[str]
+    name: str
+    references: list[str] | None = None
+
+
+def verification_text(options: argparse.Namespace, tokenizer: Any) -> Text:
+    """Return the sentences that the user names, or else of the run from which the model comes, or else made up.
 
     Raises
     ------
     UserError
-        If there is none.
+        If there is none in the user's file.
     """
-    text = [line for line in read_lines(path) if line.strip()][:SENTENCES]
-    if not text:
-        raise UserError(f"source={path!r} holds no sentence: it must have a line of text at least")
-    return text
+    if options.source is not None:
+        sentences = [line for line in read_lines(options.source) if line.strip()][:SENTENCES]
+        if not sentences:
+            raise UserError(f"source={options.source!r} holds no sentence: it must have a line of text at least")
+        return Text(sentences, options.source)
+    for split in ("test", "validation"):
+        sides = [Path(options.model).parent / "outputs" / f"{split}.{side}.txt" for side in ("source", "reference")]
+        if Path(options.model).is_dir() and all(side.is_file() for side in sides):
+            sentences, references = (read_lines(str(side))[:SENTENCES] for side in sides)
+            return Text(sentences, f"its run's {split} text", references)
+    return Text(made_up_sentences(tokenizer), "random words")
 
 
 def check(options: argparse.Namespace) -> None:
@@ -127,7 +142,7 @@ def check(options: argparse.Namespace) -> None:
             )
 
 
-def verify_marian(model: Any, tokenizer: Any, folder: Path, sentences: list[str]) -> Agreement:
+def verify_marian(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agreement:
     """Compare what transformers alone makes of the folder."""
     theirs = AutoModelForSeq2SeqLM.from_pretrained(folder)
     theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing here
@@ -137,24 +152,36 @@ def verify_marian(model: Any, tokenizer: Any, folder: Path, sentences: list[str]
         f"its beam {BEAMS} and the paper's": ({"num_beams": BEAMS}, stock),
     }
     their_tokenizer = AutoTokenizer.from_pretrained(folder)
-    if their_tokenizer(sentences).input_ids != tokenizer(sentences).input_ids:
+    if their_tokenizer(text.sentences).input_ids != tokenizer(text.sentences).input_ids:
         raise UserError("the exported tokenizer does not give the same tokens: nothing was written")
-    return compare(model, tokenizer, theirs, log_probabilities_of(theirs), sentences, searches)
+    exact = (f"its beam {BEAMS}",)
+    return compare(
+        model, tokenizer, theirs, log_probabilities_of(theirs), text.sentences, searches, text.references, exact
+    )
 
 
-def verify_ctranslate2(model: Any, tokenizer: Any, folder: Path, sentences: list[str]) -> Agreement:
+def verify_ctranslate2(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agreement:
     """Compare what CTranslate2 makes of the folder, its hypotheses ranked as the paper ranks."""
     theirs = ctranslate2.CTranslate2Model(folder, threads=usable_cores())
     paper = {"num_beams": BEAMS}
     searches = {f"beam {BEAMS}, ranked as in the paper": (paper, paper)}
-    return compare(model, tokenizer, theirs, theirs.log_probabilities, sentences, searches)
+    return compare(model, tokenizer, theirs, theirs.log_probabilities, text.sentences, searches, text.references)
 
 
-def verify_onnx(model: Any, tokenizer: Any, folder: Path, sentences: list[str]) -> Agreement:
+def verify_onnx(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agreement:
     """Compare what ONNX Runtime makes of the graphs."""
     theirs = onnx.OnnxModel(folder, usable_cores())
-    paper = {"num_beams": BEAMS}
-    return compare(model, tokenizer, theirs, theirs.log_probabilities, sentences, {f"beam {BEAMS}": (paper, paper)})
+    search, paper = f"beam {BEAMS}", {"num_beams": BEAMS}
+    return compare(
+        model,
+        tokenizer,
+        theirs,
+        theirs.log_probabilities,
+        text.sentences,
+        {search: (paper, paper)},
+        text.references,
+        exact=(search,),
+    )
 
 
 def say(sentence: str) -> None:
@@ -166,7 +193,7 @@ class Format(NamedTuple):
     """What writes a folder of a model, what compares the two, and the types that weights may have in it."""
 
     save: Callable[[Any, Any, Path, str], None]
-    verify: Callable[[Any, Any, Path, list[str]], Agreement]
+    verify: Callable[[Any, Any, Path, Text], Agreement]
     quantizations: tuple[str, ...]
 
 

@@ -1,7 +1,7 @@
 """Whether an exported model gives what ours gives: the same logits, the same translations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,12 +40,18 @@ class Agreement:
         Equal translations, by the search.
     chrf : dict of str to float
         chrF of their translations against ours, by the search.
+    reference_chrf : dict of str to (float, float), default={}
+        chrF of ours and of theirs against references, where there are some.
+    exact : tuple of str, default=("greedy",)
+        The searches that must give the same in float32.
     """
 
     sentences: int
     largest_difference: float
     equal: dict[str, int]
     chrf: dict[str, float]
+    reference_chrf: dict[str, tuple[float, float]] = field(default_factory=dict)
+    exact: tuple[str, ...] = ("greedy",)
 
     def check(self) -> None:
         """Refuse what is no rounding.
@@ -53,25 +59,28 @@ class Agreement:
         Raises
         ------
         UserError
-            If logits or greedy translations differ.
+            If logits differ, or translations of a search that must be exact.
         """
         if self.largest_difference > LARGEST_DIFFERENCE:
             raise UserError(
                 f"the exported model's log-probabilities differ by up to {self.largest_difference:.1e} from ours, but "
                 f"must not by more than {LARGEST_DIFFERENCE:g}: nothing was written"
             )
-        if self.equal["greedy"] < SMALLEST_SHARE * self.sentences:
-            raise UserError(
-                f"the exported model gives {self.equal['greedy']} of {self.sentences} greedy translations as ours "
-                "does, but must give all: nothing was written"
-            )
+        for search in self.exact:
+            if self.equal[search] < SMALLEST_SHARE * self.sentences:
+                raise UserError(
+                    f"the exported model gives {self.equal[search]} of {self.sentences} translations of search "
+                    f"{search!r} as ours does, but must give all: nothing was written"
+                )
 
     def __str__(self) -> str:
         parts = [f"log-probabilities within {self.largest_difference:.0e}"]
-        parts += [
-            f"{search}: {equal} of {self.sentences} translations equal (chrF {self.chrf[search]:.1f})"
-            for search, equal in self.equal.items()
-        ]
+        for search, equal in self.equal.items():
+            chrf = f"chrF {self.chrf[search]:.1f}"
+            if search in self.reference_chrf:
+                mine, other = self.reference_chrf[search]
+                chrf += f", against the references {other:.2f} where ours has {mine:.2f}"
+            parts.append(f"{search}: {equal} of {self.sentences} translations equal ({chrf})")
         return "; ".join(parts)
 
 
@@ -93,6 +102,8 @@ def compare(
     log_probabilities: LogProbabilities,
     sentences: Sequence[str],
     searches: Mapping[str, tuple[Settings, Settings]],
+    references: Sequence[str] | None = None,
+    exact: tuple[str, ...] = (),
 ) -> Agreement:
     """Compare log-probabilities, and the translations of greedy search and of others.
 
@@ -107,9 +118,13 @@ def compare(
     sentences : sequence of str
     searches : mapping of str to (dict, dict)
         By name, the arguments of ``generate()`` for ours and for theirs.
+    references : sequence of str or None, default=None
+        Translations by people.
+    exact : tuple of str, default=()
+        The names of `searches` that must give the same in float32, as greedy search must.
     """
     limit = {"max_new_tokens": min(MAX_NEW_TOKENS, (max_positions(ours.config) or MAX_NEW_TOKENS + 1) - 1)}
-    equal, chrf = {}, {}
+    equal, chrf, reference_chrf = {}, {}, {}
     for name, settings in {"greedy": ({"num_beams": 1}, {"num_beams": 1}), **searches}.items():
         mine, other = (
             [hypotheses[0].text for hypotheses in translate(model, tokenizer, sentences, **given, **limit)]
@@ -117,7 +132,11 @@ def compare(
         )
         equal[name] = sum(map(str.__eq__, mine, other))
         chrf[name] = CHRF().corpus_score(other, [mine]).score
-    return Agreement(len(sentences), _largest_difference(ours, tokenizer, log_probabilities, sentences), equal, chrf)
+        if references is not None:
+            scores = [CHRF().corpus_score(texts, [references]).score for texts in (mine, other)]
+            reference_chrf[name] = scores[0], scores[1]
+    difference = _largest_difference(ours, tokenizer, log_probabilities, sentences)
+    return Agreement(len(sentences), difference, equal, chrf, reference_chrf, ("greedy", *exact))
 
 
 def log_probabilities_of(model: Any) -> LogProbabilities:

@@ -42,6 +42,38 @@ def test_marian_is_verified_and_written(capsys):
     assert isinstance(AutoModelForSeq2SeqLM.from_pretrained("new"), MarianMTModel)
 
 
+def test_a_model_in_the_folder_of_its_run_is_verified_on_what_it_was_tested_on(capsys):
+    Path("outputs").mkdir()
+    for split, words in (("validation", "six"), ("test", "two")):
+        for side in ("source", "reference"):
+            Path("outputs", f"{split}.{side}.txt").write_text(f"{words} one\n" * 120)
+    assert export("--format", "marian") == 0
+    said = capsys.readouterr().err
+    assert "Verifying on 100 sentences of its run's test text\n" in said
+    assert "greedy: 100 of 100 translations equal (chrF 100.0, against the references " in said
+    Path("outputs/test.reference.txt").unlink()
+    assert cli.main(["export", "--model", "model", "--output", "next", "--format", "marian"]) == 0
+    assert "of its run's validation text\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("form", "search"), [("marian", "its beam 4"), ("onnx", "beam 4")])
+def test_where_the_search_is_the_same_beams_must_agree_too(form, search, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    seen = {}
+
+    def note(*given, exact=(), **named):
+        seen["exact"] = exact or given[-1]
+        return Agreement(
+            100, 0.0, {"greedy": 100, search: 3}, {"greedy": 100.0, search: 9.0}, exact=("greedy", search)
+        )
+
+    monkeypatch.setattr("vaswani.cli.export.compare", note)
+    assert export("--format", form) == 1
+    assert seen["exact"] == (search,)
+    assert f"gives 3 of 100 translations of search '{search}' as ours does" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
 ENGINES = {"ctranslate2": "ctranslate2", "onnx": "onnxruntime"}
 
 

@@ -1,10 +1,12 @@
 import pytest
 import torch
+from sacrebleu.metrics import CHRF
 
 from vaswani.errors import UserError
 from vaswani.interop.marian import to_marian
 from vaswani.interop.verification import Agreement, compare, log_probabilities_of, made_up_sentences
 from vaswani.tokenization import train_tokenizer
+from vaswani.translation import translate
 
 
 TEXT = ["one two three four five six"]
@@ -27,7 +29,22 @@ def test_the_same_model_agrees(random_model, tokenizer):
     assert agreement.largest_difference < 1e-4
     assert (agreement.equal["greedy"], agreement.chrf["greedy"]) == (7, 100.0)
     assert set(agreement.equal) == {"greedy", "beam"}
+    assert (agreement.exact, agreement.reference_chrf) == (("greedy",), {})
     agreement.check()
+    scored = compare(
+        ours,
+        tokenizer,
+        marian,
+        log_probabilities_of(marian),
+        sentences,
+        SEARCHES,
+        references=TEXT * 7,
+        exact=("beam",),
+    )
+    mine = [best.text for best, *_ in translate(ours, tokenizer, sentences, num_beams=1, max_new_tokens=100)]
+    expected = CHRF().corpus_score(mine, [TEXT * 7]).score
+    assert scored.reference_chrf["greedy"] == (expected, expected)
+    assert scored.exact == ("greedy", "beam")
 
 
 def test_another_model_does_not(random_model, tokenizer):
@@ -40,9 +57,12 @@ def test_another_model_does_not(random_model, tokenizer):
 
 
 def test_equal_numbers_are_not_enough_where_translations_differ():
-    with pytest.raises(UserError, match="gives 98 of 100 greedy translations as ours does, but must give all"):
+    with pytest.raises(UserError, match="gives 98 of 100 translations of search 'greedy' as ours does, but"):
         Agreement(100, 1e-6, {"greedy": 98}, {"greedy": 99.0}).check()
-    Agreement(100, 1e-6, {"greedy": 99, "beam": 3}, {"greedy": 99.0, "beam": 9.0}).check()
+    both = {"greedy": 99, "beam": 3}, {"greedy": 99.0, "beam": 9.0}
+    Agreement(100, 1e-6, *both).check()
+    with pytest.raises(UserError, match="gives 3 of 100 translations of search 'beam' as ours does"):
+        Agreement(100, 1e-6, *both, exact=("greedy", "beam")).check()
 
 
 def test_it_says_what_was_found():
@@ -51,6 +71,8 @@ def test_it_says_what_was_found():
         "log-probabilities within 3e-06; greedy: 100 of 100 translations equal (chrF 100.0); "
         "beam 4: 97 of 100 translations equal (chrF 98.8)"
     )
+    scored = Agreement(100, 3e-6, {"greedy": 91}, {"greedy": 98.0}, {"greedy": (55.123, 55.061)})
+    assert str(scored).endswith("equal (chrF 98.0, against the references 55.06 where ours has 55.12)")
 
 
 def test_log_probabilities_leave_out_pad(random_model, batch):
