@@ -37,11 +37,12 @@ def require(name: str, what: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise missing_package(what, error, extra) from error
+        raise missing_package(what, error.name, extra) from error
 
 
-def missing_package(what: str, error: ModuleNotFoundError, extra: str) -> UserError:
-    """Say which package `what` needs, and which extra of this one brings it."""
+def missing_package(what: str, name: str | None, extra: str) -> UserError:
+    """Say which package `what` needs, and with which command it comes."""
     return UserError(
-        f"{what} needs the package {error.name}, which is not installed: install this package with its extra [{extra}]"
+        f"{what} needs the package {name}, which is not installed: in a clone of this project, pip install "
+        f'".[{extra}]"'
     )

@@ -89,7 +89,7 @@ def test_install_commands_name_extras_that_exist():
     for command in commands:
         assert re.fullmatch(r'\.|"\.\[(\w+)\]"', command.split()[2])
         assert set(re.findall(r"\[(\w+)\]", command)) <= set(project["optional-dependencies"])
-    assert len(commands) == 4
+    assert len(commands) == 5
 
 
 def test_report_commands_run(finished_run, tmp_path, monkeypatch):

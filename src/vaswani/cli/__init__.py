@@ -81,7 +81,7 @@ def run(name: str, *arguments: str) -> int:
             # "import" may name a command, but no module.
             command = importlib.import_module(f"{__name__}.{name}_" if iskeyword(name) else f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        raise missing_package(f"vaswani {name}", error, str(COMMANDS[name].extra)) from error
+        raise missing_package(f"vaswani {name}", error.name, str(COMMANDS[name].extra)) from error
     parser = Parser(
         prog=f"vaswani {name}",
         description=command.__doc__,

@@ -94,7 +94,7 @@ def write_figure(attention: Attention, options: argparse.Namespace) -> None:
     try:
         from vaswani.pictures import attention_figures
     except ModuleNotFoundError as error:
-        raise missing_package(f"output={str(options.output)!r}", error, "figures") from error
+        raise missing_package(f"output={str(options.output)!r}", error.name, "figures") from error
     kind = options.kind or CROSS
     if kind not in attention.weights:
         raise UserError(f"kind={kind!r} must be one that this model has: {', '.join(attention.weights)}")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, missing_package
 
 
 if sys.version_info >= (3, 14):
@@ -71,10 +71,7 @@ def _open(path: str) -> BinaryIO:
         with zipfile.ZipFile(path) as archive:  # the opened member outlives it
             file = archive.open(_only_member(archive, path))
     elif suffix == ZSTD and ZSTD not in OPEN:
-        raise UserError(
-            f"the file {path} needs the package backports.zstd, which is not installed: install this package with its "
-            "extra [score]"
-        )
+        raise missing_package(f"the file {path}", "backports.zstd", "score")
     elif suffix in OPEN:
         file = OPEN[suffix](path, "rb")
     else:

@@ -148,7 +148,7 @@ def test_a_folder_without_a_checkpoint_asks_for_tensorflow_or_says_what_is_missi
         load_t2t(tmp_path)
     (tmp_path / "hparams.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(UserError, match=r"needs the package tensorflow, .* its extra \[tensor2tensor\]"):
+    with pytest.raises(UserError, match=r'needs the package tensorflow, .*pip install "\.\[tensor2tensor\]"'):
         load_t2t(tmp_path)
     (tmp_path / "variables.npz").write_bytes(b"PK half")
     with pytest.raises(UserError, match=r"must be a folder with hparams.json"):

@@ -87,5 +87,5 @@ def test_other_files_are_opened_as_they_are(tmp_path):
 def test_a_zst_file_whose_package_is_missing_says_which(tmp_path, monkeypatch):
     monkeypatch.delitem(decompression.OPEN, ".zst")
     (tmp_path / "a.zst").write_bytes(zstd.compress(b"text"))
-    with pytest.raises(UserError, match=r"a\.zst needs the package backports\.zstd.*extra \[score\]"):
+    with pytest.raises(UserError, match=r'a\.zst needs the package backports\.zstd.*pip install "\.\[score\]"'):
         read(tmp_path / "a.zst")
