@@ -74,7 +74,8 @@ def encode_in_batches(tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, m
     """
     pairs = zip(text.sources or [], text.references, strict=True)
     full = [pair for pair in pairs if all(side.strip() for side in pair)]
-    sides = (tokenizer([pair[side] for pair in full], verbose=False).input_ids for side in (0, 1))
+    given = {name: [pair[side] for pair in full] for side, name in enumerate(("text", "text_target"))}
+    sides = (tokenizer(**{name: sentences}, verbose=False).input_ids for name, sentences in given.items())
     remaining: list[Pair] = sorted(zip(*sides, strict=True), key=lambda pair: max(map(len, pair)), reverse=True)
     while remaining:
         size = max(1, max_tokens // max(map(len, remaining[0])))

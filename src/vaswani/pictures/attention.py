@@ -128,9 +128,10 @@ def read_attention(
         if not sentence.strip():
             raise UserError(f"{name}={sentence!r} must hold a word")
     source_ids = tokenizer(source, return_tensors="pt").input_ids.to(model.device)
-    labels = (
-        _translate(model, source_ids, kwargs) if target is None else tokenizer(target, return_tensors="pt").input_ids
-    )
+    if target is None:
+        labels = _translate(model, source_ids, kwargs)
+    else:  # which some tokenizers encode in another way than a source
+        labels = tokenizer(text_target=target, return_tensors="pt").input_ids
     labels = labels.to(model.device)
     config = model.config
     inputs = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)

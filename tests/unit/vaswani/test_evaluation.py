@@ -5,6 +5,8 @@ import pytest
 import small_parser
 import torch
 from marian_twin import marian_twin
+from opus_model import save_vocabulary
+from transformers import AutoTokenizer
 
 from vaswani.evaluation import describe_decoding, encode_in_batches, evaluate, negative_log_likelihood
 from vaswani.models.int8_vaswani import kernel_problem
@@ -53,6 +55,15 @@ def test_dropout_is_off(random_model, tiny_config, tokenizer):
     batches = list(encode_in_batches(tokenizer, TEXT, 100))
     first, second = (evaluate(model, tokenizer, TEXT, batches, num_beams=1)[0].nll for _ in range(2))
     assert first == second
+
+
+def test_references_are_encoded_as_targets(tmp_path):
+    """OPUS-MT's tokenizer has another SentencePiece model for them."""
+    save_vocabulary(tmp_path)
+    tokenizer, words = AutoTokenizer.from_pretrained(tmp_path), "zwei klein Hunde ."
+    [(input_ids, _, labels)] = encode_in_batches(tokenizer, EvaluationSet("", "test", [words], [words]), 100)
+    assert input_ids[0].tolist() == tokenizer(words).input_ids
+    assert labels[0].tolist() == tokenizer(text_target=words).input_ids != input_ids[0].tolist()
 
 
 @pytest.mark.parametrize("max_tokens", [1, 10, 1000])

@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from opus_model import save_opus
 from small_convolutional import small_model
+from transformers import AutoTokenizer
 
 from vaswani import RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
+from vaswani.interop.marian import from_marian
 from vaswani.pictures.attention import (
     CROSS,
     DECODER,
@@ -26,6 +29,16 @@ def tokenizer():
 @pytest.fixture
 def model(random_model):
     return random_model(vocab_size=286, encoder_layers=3, decoder_layers=2, attn_implementation="sdpa")
+
+
+def test_a_target_is_encoded_as_one(tmp_path):
+    """OPUS-MT's tokenizer has another SentencePiece model for it."""
+    opus = save_opus(tmp_path / "opus")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "opus")
+    found = read_attention(from_marian(opus), tokenizer, "two small dogs .", "zwei klein Hunde .")
+    ids = tokenizer(text_target="zwei klein Hunde .").input_ids
+    assert ids != tokenizer("zwei klein Hunde .").input_ids
+    assert len(found.target) == len(ids)
 
 
 def test_weights_are_those_of_the_model_which_is_left_as_it_was(model, tokenizer):
