@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 from flat_settings import make_settings
+from opus_model import save_vocabulary
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from training.data import preparation
 from training.data.grammar import corpus as grammar
@@ -170,6 +171,15 @@ def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, mo
     prepare_files(tmp_path, **changed)
     assert calls.count(train_tokenizer) == trained
     assert len(calls) - trained == encoded
+
+
+def test_each_side_is_encoded_as_what_it_is(tmp_path, cache):
+    """OPUS-MT's tokenizer has another SentencePiece model for targets."""
+    save_vocabulary(tmp_path)
+    tokenizer, words = AutoTokenizer.from_pretrained(tmp_path), "zwei klein Hunde ."
+    encoded, _ = encode(Dataset.from_dict({"source": [words], "target": [words]}), tokenizer, settings(), "train")
+    assert encoded[0]["input_ids"] == tokenizer(words).input_ids
+    assert encoded[0]["labels"] == tokenizer(text_target=words).input_ids != tokenizer(words).input_ids
 
 
 def test_an_unfinished_cache_is_made_again(tokenizer, cache):

@@ -67,6 +67,22 @@ def test_the_front_matter_names_data_languages_and_every_evaluation(published, e
     assert [entry["metrics"][0]["value"] for entry in index["results"]] == [30.3, 20.1]
 
 
+def test_the_card_says_what_departs_from_the_paper(published):
+    _, _, text = published()
+    assert "| vocabulary | 260 byte-level BPE types, shared by both languages |" in text
+    assert "- The vocabulary is a byte-level BPE, " in text
+    assert "- Layer normalization adds 1e-05 to the variance; " in text
+    assert "have swish" not in text
+    assert "projection has a bias" not in text
+
+
+def test_the_card_says_what_only_an_imported_model_has(published):
+    _, _, text = published(fields={"activation_function": "swish", "lm_head_bias": True, "layer_norm_eps": 1e-6})
+    assert "- Layer normalization adds 1e-06 to the variance; " in text
+    assert "- The feed-forward networks have swish where the paper has a ReLU." in text
+    assert "- The pre-softmax projection has a bias; the paper's has none." in text
+
+
 def test_restricted_attention_has_a_line_of_its_own(published):
     _, _, text = published(fields={"attention_restriction": 6})
     assert "| heads h | 2 |\n| self-attention, restricted (section 4) | to r = 6 positions: " in text

@@ -1,5 +1,9 @@
+from datasets import DatasetDict
+from flat_settings import make_settings
+
 from training.recipe import NAMES
-from training.trainer.fingerprint import FREE, differences
+from training.trainer.fingerprint import FREE, differences, run_fingerprint
+from vaswani.tokenization import train_tokenizer
 
 
 def test_differences_name_subject_setting_and_both_values():
@@ -28,6 +32,16 @@ def test_a_run_from_before_attention_could_be_restricted_is_resumed(tiny_config)
     before = {"model": {name: value for name, value in free["model"].items() if name != "attention_restriction"}}
     assert differences(before, free) == []
     assert differences(before, restricted) == ["model's attention_restriction is None there, 8 here"]
+
+
+def test_another_tokenizer_is_a_difference(tiny_config):
+    texts = ("ab ab abc", "ab ab abc", "bc bc abc")
+    one, same, other = (
+        run_fingerprint(make_settings(), tiny_config(), train_tokenizer([text], 259), DatasetDict()) for text in texts
+    )
+    assert differences(one, same) == []
+    [difference] = differences(one, other)
+    assert difference.startswith("tokenizer's sha256 is ")
 
 
 def test_everything_that_changes_an_update_is_fixed():

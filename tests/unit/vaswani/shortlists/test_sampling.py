@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from opus_model import save_vocabulary
+from transformers import AutoTokenizer
 
 from vaswani.errors import UserError
 from vaswani.shortlists import sampling
@@ -37,6 +39,15 @@ def test_pairs_are_encoded_and_target_types_counted(tokenizer, block, monkeypatc
     )
     assert torch.equal(counts, expected)
     assert sum(steps) == 5
+
+
+def test_targets_are_encoded_as_such(tmp_path):
+    """OPUS-MT's tokenizer has another SentencePiece model for them."""
+    save_vocabulary(tmp_path)
+    tokenizer, words = AutoTokenizer.from_pretrained(tmp_path), "zwei klein Hunde ."
+    pairs, _ = sample(tokenizer, rows((words, words)))
+    assert pairs.source_ids.tolist() == tokenizer(words).input_ids
+    assert pairs.target_ids.tolist() == tokenizer(text_target=words).input_ids != tokenizer(words).input_ids
 
 
 def test_a_pair_is_kept_where_it_holds_a_type_of_which_there_is_not_enough():
