@@ -70,7 +70,7 @@ class Agreement:
             if self.equal[search] < SMALLEST_SHARE * self.sentences:
                 raise UserError(
                     f"the exported model gives {self.equal[search]} of {self.sentences} translations of search "
-                    f"{search!r} as ours does, but must give all: nothing was written"
+                    f"{search!r} as ours does, but must give {SMALLEST_SHARE:.0%} at least: nothing was written"
                 )
 
     def __str__(self) -> str:

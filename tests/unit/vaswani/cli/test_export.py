@@ -56,6 +56,16 @@ def test_a_model_in_the_folder_of_its_run_is_verified_on_what_it_was_tested_on(c
     assert "of its run's validation text\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("form", "library"), [("ctranslate2", "ctranslate2"), ("onnx", "onnxruntime")])
+def test_every_format_is_held_against_the_references(form, library, capsys):
+    pytest.importorskip(library)
+    Path("outputs").mkdir()
+    for side in ("source", "reference"):
+        Path("outputs", f"test.{side}.txt").write_text("two one\nsix\n")
+    assert export("--format", form, "--quantization", "int8") == 0
+    assert capsys.readouterr().err.count(", against the references ") == 2  # greedy and beam search
+
+
 @pytest.mark.parametrize(("form", "search"), [("marian", "its beam 4"), ("onnx", "beam 4")])
 def test_where_the_search_is_the_same_beams_must_agree_too(form, search, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")

@@ -29,6 +29,12 @@ def test_the_languages_are_named(interpreter):
     assert {"Text, a sentence a line", "Translation"} <= set(components(app.build(interpreter)))
 
 
+def test_attention_is_hidden_where_there_is_none(interpreter):
+    assert components(app.build(interpreter))["Attention"]["visible"]
+    interpreter.model.engine = "another library"
+    assert not components(app.build(interpreter))["Attention"]["visible"]
+
+
 def test_programs_see_two_functions(interpreter):
     named = app.build(interpreter).get_api_info()["named_endpoints"]
     assert set(named) == {"/translate", "/attention"}
