@@ -74,6 +74,10 @@ class DataSettings:
     )
     validation_file: list[str] | None = _setting("Own validation text, in the same forms.", default=None)
     test_file: list[str] | None = _setting("Own test text, in the same forms.", default=None)
+    tokenized: bool = _setting(
+        "Whether the text was tokenized before, as by training/preprocess.py: BLEU counts its tokens as they are.",
+        default=False,
+    )
     max_train_samples: Annotated[int | None, AT_LEAST_1] = _setting(
         "Use only the first N training pairs.", default=None
     )
@@ -328,6 +332,8 @@ class TrainingSettings:
             raise UserError("curriculum_epochs and curriculum_length must be given together, or neither of them")
         steps, run = self.optimization.max_steps, self.run
         metric, of_trees = run.metric_for_best_model, self.data.target_lang == TREES
+        if self.data.tokenized and of_trees:
+            raise UserError("tokenized=True is for translations, but target_lang='tree'")
         if self.reporting.space and of_trees:
             raise UserError("space=True needs a model that translates, but target_lang='tree'")
         if metric != "nll" and (metric == "bracketing_f1") != of_trees:

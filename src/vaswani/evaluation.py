@@ -112,6 +112,7 @@ def evaluate(
     batches: Iterable[Batch],
     target_lang: str | None = None,
     lowercase: bool = False,
+    tokenized: bool = False,
     max_source_length: int | None = None,
     constrained: bool = True,
     **kwargs: Any,
@@ -126,7 +127,7 @@ def evaluate(
         With sources.
     batches : iterable of Batch
         Its encoded pairs, or those of them that training would keep.
-    target_lang, lowercase
+    target_lang, lowercase, tokenized
         As for `judge`.
     max_source_length : int or None, default=None
         Translate only this many tokens of a longer source, ``</s>`` included.
@@ -156,14 +157,14 @@ def evaluate(
         outputs = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
     finally:
         model.train(training)
-    for suspicion in [] if target_lang == TREES else protocols.suspicions(outputs, text.references):
+    for suspicion in [] if target_lang == TREES or tokenized else protocols.suspicions(outputs, text.references):
         warnings.warn(suspicion, stacklevel=2)
     truncated = None
     if max_source_length is not None:
         lengths = map(len, tokenizer(list(sources), verbose=False).input_ids)
         truncated = sum(length > max_source_length for length in lengths)
     evaluation = replace(
-        judge(text, outputs, target_lang, lowercase),
+        judge(text, outputs, target_lang, lowercase, tokenized),
         nll=round(nll, 4),
         perplexity=round(math.exp(min(nll, 100.0)), 3),
         decoding=describe_decoding(model, kwargs),
@@ -174,7 +175,11 @@ def evaluate(
 
 
 def judge(
-    text: EvaluationSet, outputs: Sequence[str], target_lang: str | None = None, lowercase: bool = False
+    text: EvaluationSet,
+    outputs: Sequence[str],
+    target_lang: str | None = None,
+    lowercase: bool = False,
+    tokenized: bool = False,
 ) -> Evaluation:
     """Score what a model wrote, translations or parses.
 
@@ -187,10 +192,12 @@ def judge(
         As for `scoring.protocols.score`; "tree" says that the outputs are parses.
     lowercase : bool, default=False
         Whether case does not matter to the scores of translations.
+    tokenized : bool, default=False
+        As for `scoring.protocols.score`.
     """
     if target_lang == TREES:
         return ParsingEvaluation(split=text.split, **parsing.score(text.sources or [], outputs, text.references))
-    scores = protocols.score(outputs, text.references, target_lang, lowercase)
+    scores = protocols.score(outputs, text.references, target_lang, lowercase, tokenized)
     return TranslationEvaluation(split=text.split, **scores)
 
 

@@ -19,7 +19,7 @@ FREE = {
     "max_tokens_per_device", "tf32", "torch_compile", "dataloader_num_workers", "max_time",
     "early_stopping_patience", "metric_for_best_model", "resume_from_checkpoint", "logging_steps", "eval_steps",
     "save_steps", "save_minutes", "save_total_limit", "average_checkpoints", "report_to", "push_to_hub",
-    "hub_model_id", "space",
+    "hub_model_id", "space", "tokenized",
 }  # fmt: skip
 
 

@@ -364,6 +364,7 @@ class TrainingLoop:
                 EvaluationSet(split, split, sources, references),
                 load_batches(encoded, self.optimization.max_tokens_per_device, pad_token_id),
                 target_lang=self.data.target_lang if self.data.target_lang in (*moses_languages(), TREES) else None,
+                tokenized=self.data.tokenized,
                 max_source_length=self.data.max_source_length,
                 **({"num_beams": 1, "do_sample": False} if averaged is None else {}),
             )

@@ -4,6 +4,7 @@
   vaswani evaluate --model me/my-model --dataset_name wmt/wmt14 --dataset_config_name de-en --split test
   vaswani evaluate --hypothesis out.de --reference my/test.de --target_lang de --json
   vaswani evaluate --hypothesis out.de --baseline_hypothesis old.de --reference my/test.de
+  vaswani evaluate --hypothesis out.tok.de --reference test.tok.de --tokenized
   vaswani evaluate --model runs/parser/model --dataset_name treebank:my/treebank --split test
   vaswani evaluate --hypothesis parsed.mrg --reference gold.mrg --target_lang tree
 
@@ -84,6 +85,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--lowercase", action="store_true", help="score without regard to case, as is usual for Multi30k")
     how.add_argument(
+        "--tokenized",
+        action="store_true",
+        help="all text was tokenized before, as by training/preprocess.py: count its tokens as they are",
+    )
+    how.add_argument(
         "--unconstrained",
         action="store_true",
         help="let a parser write whatever it finds likely, and repair it, instead of nothing but trees",
@@ -128,7 +134,8 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
     baseline = read_baseline(text, options)
     if baseline is not None:
         assert isinstance(evaluation, TranslationEvaluation)
-        results = compare(hypotheses, baseline, text.references, options.target_lang, options.lowercase)
+        how = options.target_lang, options.lowercase, options.tokenized
+        results = compare(hypotheses, baseline, text.references, *how)
         evaluation = replace(evaluation, comparison=results)
     if loaded is not None and options.record:
         print(record(evaluation, options.model), file=sys.stderr)
@@ -221,7 +228,7 @@ def check_is_plain(options: argparse.Namespace) -> None:
     UserError
         Naming the flag.
     """
-    for name in ("lowercase", "baseline_hypothesis", "baseline_model", "shortlist"):
+    for name in ("lowercase", "tokenized", "baseline_hypothesis", "baseline_model", "shortlist"):
         if getattr(options, name):
             raise UserError(f"{name} is for translations, but target_lang={TREES!r}")
     if options.source is not None:
@@ -249,6 +256,7 @@ def evaluate_model(
         encode_in_batches(tokenizer, text, options.max_batch_tokens),
         target_lang=options.target_lang,
         lowercase=options.lowercase,
+        tokenized=options.tokenized,
         max_batch_tokens=options.max_batch_tokens,
         constrained=not options.unconstrained,
         workers=workers,
@@ -270,8 +278,10 @@ def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evalua
     """Score what stands in a file: translations, or trees."""
     if options.target_lang != TREES:
         hypotheses = read_hypotheses(options.hypothesis, text)
-        warn(suspicions(hypotheses, text.references))
-        return judge(text, hypotheses, options.target_lang, options.lowercase), hypotheses
+        if not options.tokenized:
+            warn(suspicions(hypotheses, text.references))
+        how = options.target_lang, options.lowercase, options.tokenized
+        return judge(text, hypotheses, *how), hypotheses
     trees = list(read_trees(options.hypothesis))
     require_equal(options.hypothesis, list(map(str, trees)), text.name, text.references)
     pairs = zip(text.references, text.sources or [], strict=True)
@@ -312,23 +322,26 @@ def report(evaluation: Evaluation) -> str:
     if isinstance(evaluation, ParsingEvaluation):
         return report_parses(evaluation)
     assert isinstance(evaluation, TranslationEvaluation)
-    paper = [evaluation.paper_bleu or 0.0, evaluation.paper_bleu_without_split or 0.0]
     lines = [
         f"{evaluation.test_set}, {evaluation.split}: {evaluation.sentences:,} sentences, target language "
         f"{evaluation.target_lang}",
         "",
-        "Today's protocol",
+        "Today's protocol" if evaluation.paper_bleu_signature else "Of tokens as they are",
         f"  {evaluation.sacrebleu_signature}",
         f"  BLEU, sacreBLEU               {evaluation.sacrebleu:6.2f}",
         f"  BLEU, sacreBLEU, lowercased   {evaluation.sacrebleu_lowercased:6.2f}",
         f"  chrF                          {evaluation.chrf:6.2f}",
-        "The paper's protocol, not to be compared with the above",
-        f"  {evaluation.paper_bleu_signature}",
-        f"  BLEU, compounds split         {paper[0]:6.2f}",
-        f"  BLEU, compounds whole         {paper[1]:6.2f}",
-        f"Equal to their reference        {evaluation.exact_match:6.2f}%",
     ]
-    on = ["quotes made straight and compounds split, in the paper's protocol alone"]
+    on = []
+    if evaluation.paper_bleu_signature:
+        lines += [
+            "The paper's protocol, not to be compared with the above",
+            f"  {evaluation.paper_bleu_signature}",
+            f"  BLEU, compounds split         {evaluation.paper_bleu:6.2f}",
+            f"  BLEU, compounds whole         {evaluation.paper_bleu_without_split:6.2f}",
+        ]
+        on = ["quotes made straight and compounds split, in the paper's protocol alone"]
+    lines.append(f"Equal to their reference        {evaluation.exact_match:6.2f}%")
     if evaluation.nll is not None:
         lines.append(
             f"Perplexity of a word piece      {evaluation.perplexity:6.2f}   nll {evaluation.nll}, unsmoothed"
@@ -336,7 +349,8 @@ def report(evaluation: Evaluation) -> str:
         averaged = evaluation.averaged_checkpoints
         weights = "not known to be averaged" if averaged is None else f"average of {averaged} checkpoint(s)"
         on = [f"{evaluation.decoding} (weights: {evaluation.checkpoint}, {weights})", *on]
-    lines.append(textwrap.fill(f"Tricks on: {'; '.join(on)}", WIDTH, subsequent_indent="  "))
+    if on:
+        lines.append(textwrap.fill(f"Tricks on: {'; '.join(on)}", WIDTH, subsequent_indent="  "))
     for name, result in (evaluation.comparison or {}).items():
         lines += ["", f"Against the baseline, {name}: {result['difference']:+.2f}"]
         for system in ("system", "baseline"):

@@ -114,8 +114,17 @@ def paper_signature(language: str, lowercase: bool = False) -> str:
     return f"quotes:straight|tok:moses-{language}|compounds:split|case:{case}|smooth:none|{versions}"
 
 
+def todays_bleu(lowercase: bool = False, tokenized: bool = False) -> sacrebleu.BLEU:
+    """Return sacreBLEU's metric of plain text; of text that was tokenized before, that which counts its tokens."""
+    return multi_bleu(lowercase) if tokenized else sacrebleu.BLEU(lowercase=lowercase, force=True)
+
+
 def score(
-    hypotheses: Sequence[str], references: Sequence[str], target_lang: str | None = "de", lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    target_lang: str | None = "de",
+    lowercase: bool = False,
+    tokenized: bool = False,
 ) -> dict[str, Any]:
     """Score translations by both protocols.
 
@@ -127,6 +136,9 @@ def score(
         Their language, for the tokenizer of the paper's protocol; None leaves that protocol out.
     lowercase : bool, default=False
         Whether case does not matter to any score.
+    tokenized : bool, default=False
+        Whether the text was tokenized before. Then `sacrebleu` counts its tokens as they are, without smoothing, as
+        `multi-bleu.perl` does, and the paper's protocol, which begins with plain text, is left out.
 
     Returns
     -------
@@ -144,7 +156,8 @@ def score(
         raise ValueError(f"{len(hypotheses)} hypotheses but {len(references)} references: the numbers must be equal")
     if not references:
         raise ValueError("there are 0 hypotheses and references: there must be at least one of each")
-    bleu, lowercased = sacrebleu.BLEU(lowercase=lowercase, force=True), sacrebleu.BLEU(lowercase=True, force=True)
+    target_lang = None if tokenized else target_lang
+    bleu, lowercased = todays_bleu(lowercase, tokenized), todays_bleu(True, tokenized)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
     matches = sum(one == other for one, other in zip(hypotheses, references, strict=True))
     row = {

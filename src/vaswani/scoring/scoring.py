@@ -22,6 +22,7 @@ predictions: list of str, translations as plain text.
 references: list of str, one for each.
 target_lang: str, their language; default "de". None leaves the paper's protocol out.
 lowercase: bool, whether case does not matter; default False.
+tokenized: bool, whether both were tokenized before: their tokens are counted as they are; default False.
 Returns sacrebleu, sacrebleu_lowercased, sacrebleu_signature, chrf, chrf_signature, paper_bleu,
 paper_bleu_without_split, paper_bleu_signature, exact_match, sentences.
 """
@@ -46,9 +47,10 @@ class TranslationScores(evaluate.Metric):
         references: Sequence[str],
         target_lang: str | None = "de",
         lowercase: bool = False,
+        tokenized: bool = False,
     ) -> dict[str, Any]:
         # Columns of Arrow are no lists.
         hypotheses, references = list(predictions), list(references)
-        for suspicion in suspicions(hypotheses, references):
+        for suspicion in [] if tokenized else suspicions(hypotheses, references):
             warnings.warn(suspicion, stacklevel=2)
-        return score(hypotheses, references, target_lang, lowercase)
+        return score(hypotheses, references, target_lang, lowercase, tokenized)

@@ -6,7 +6,7 @@ from typing import Any
 import sacrebleu
 from sacrebleu.significance import PairedTest, Result
 
-from vaswani.scoring.protocols import multi_bleu, prepare
+from vaswani.scoring.protocols import multi_bleu, prepare, todays_bleu
 
 
 BOOTSTRAP_SAMPLES = 1000
@@ -19,14 +19,15 @@ def compare(
     references: Sequence[str],
     target_lang: str | None = "de",
     lowercase: bool = False,
+    tokenized: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Compare two systems by paired bootstrap resampling and by approximate randomization.
 
     Parameters
     ----------
     system, baseline, references : sequence of str
-        Plain text, one string per sentence.
-    target_lang, lowercase
+        One string per sentence: plain text, unless it is `tokenized`.
+    target_lang, lowercase, tokenized
         As for `score`.
 
     Returns
@@ -40,10 +41,8 @@ def compare(
     -----
     The seed is sacreBLEU's, 12345 unless `SACREBLEU_SEED` says otherwise.
     """
-    results = {
-        "sacrebleu": _compare(sacrebleu.BLEU(lowercase=lowercase, force=True), system, baseline, references),
-    }
-    if target_lang is not None:
+    results = {"sacrebleu": _compare(todays_bleu(lowercase, tokenized), system, baseline, references)}
+    if target_lang is not None and not tokenized:
         sides = (prepare(side, target_lang, split=True) for side in (system, baseline, references))
         results["paper_bleu"] = _compare(multi_bleu(lowercase), *sides)
     return results

@@ -33,6 +33,8 @@ def test_a_parser_has_no_space():
     data = dataclasses.replace(DATA, target_lang="tree")
     with pytest.raises(UserError, match=r"^space=True needs a model that translates, but target_lang='tree'$"):
         settings(data=data, reporting=ReportingSettings(space=True)).validate()
+    with pytest.raises(UserError, match=r"^tokenized=True is for translations, but target_lang='tree'$"):
+        settings(data=dataclasses.replace(data, tokenized=True)).validate()
 
 
 def test_the_defaults_are_allowed():

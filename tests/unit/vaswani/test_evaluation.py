@@ -120,6 +120,14 @@ def test_a_row_leaves_out_what_does_not_apply_and_says_what_is_not_known(model, 
     assert {field.name for field in dataclasses.fields(TranslationEvaluation)} >= set(row)
 
 
+def test_translations_of_tokenized_text_are_counted_by_their_tokens(model, tokenizer, recwarn):
+    text = EvaluationSet("", "test", ["one two"], ["eins &quot; ."])
+    batches = encode_in_batches(tokenizer, text, 100)
+    evaluation, _ = evaluate(model, tokenizer, text, batches, "de", tokenized=True, num_beams=1)
+    assert "tok:none|smooth:none" in evaluation.sacrebleu_signature
+    assert evaluation.paper_bleu is None
+
+
 def test_the_decoding_is_named(model):
     assert describe_decoding(model, {}) == "greedy"
     assert describe_decoding(model, {"num_beams": 4, "length_penalty_alpha": 0.6}) == "beam 4, alpha 0.6"

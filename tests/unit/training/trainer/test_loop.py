@@ -219,6 +219,12 @@ def test_a_line_that_training_would_drop_for_its_length_does_not_stall_an_evalua
     assert "1 translated up to max_source_length" in capsys.readouterr().out
 
 
+def test_text_that_was_tokenized_is_scored_by_its_tokens(make_loop):
+    for tokenized, signature in ((False, "tok:13a"), (True, "tok:none|smooth:none")):
+        evaluation = make_loop(tokenized=tokenized).evaluate("validation")
+        assert signature in evaluation.sacrebleu_signature
+
+
 def test_an_evaluation_is_left_as_soon_as_the_run_should_end(make_loop, monkeypatch):
     loop = make_loop()
     monkeypatch.setattr(loop_module, "evaluate", lambda *given, **named: time.sleep(60))

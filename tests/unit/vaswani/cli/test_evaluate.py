@@ -1,5 +1,7 @@
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from small_parser import SENTENCES, TREES, save_parser
 from vaswani import cli, workers
 from vaswani.errors import UserError
 from vaswani.parsing.treebank import read_trees
-from vaswani.scoring.protocols import score
+from vaswani.scoring.protocols import score, tokenize
 from vaswani.tokenization import train_tokenizer
 
 
@@ -60,6 +62,30 @@ def test_hypotheses_are_scored_as_text_and_as_json(files, capsys):
     assert max(map(len, said.splitlines())) <= 110  # a signature must stay whole
     evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--lowercase", "--json"])
     assert "case:lc" in json.loads(capsys.readouterr().out)["sacrebleu_signature"]
+
+
+def test_text_that_was_tokenized_before_is_scored_by_its_tokens_as_sacrebleus_command_does(files, capsys):
+    for name, lines in (("ref", files), ("hyp", [line.replace("heute", "morgen") for line in files])):
+        Path(f"{name}.tok").write_text("".join(f"{tokenize(line, 'de')}\n" for line in lines))
+    flags = ["--hypothesis", "hyp.tok", "--reference", "ref.tok"]
+    evaluate([*flags, "--tokenized", "--baseline_hypothesis", "hyp.tok", "--json", "row.json"])
+    row, shown = json.loads(Path("row.json").read_text()), capsys.readouterr()
+    theirs = ["--tokenize", "none", "--force", "--smooth-method", "none", "--score-only", "--width", "2"]
+    command = [sys.executable, "-m", "sacrebleu", "ref.tok", "-i", "hyp.tok", *theirs]
+    assert (
+        f"{row['sacrebleu']:.2f}" == subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    )
+    assert row["sacrebleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:none")
+    assert list(row["comparison"]) == ["sacrebleu"]
+    assert row["comparison"]["sacrebleu"]["system"] == pytest.approx(row["sacrebleu"], abs=0.01)
+    assert row["paper_bleu"] is row["paper_bleu_signature"] is None
+    assert "Of tokens as they are" in shown.out
+    assert not {"The paper's protocol", "Tricks on"} & {line.split(",")[0] for line in shown.out.splitlines()}
+    assert "warning" not in shown.err
+    evaluate([*flags, "--json"])
+    plain = capsys.readouterr()
+    assert "look tokenized or escaped" not in plain.err  # both sides are
+    assert "tok:13a" in json.loads(plain.out)["sacrebleu_signature"]
 
 
 def test_two_systems_are_compared(files, capsys):
@@ -212,6 +238,7 @@ def test_a_parser_is_scored_on_a_treebank_or_a_file(treebank, capsys):
     ("flags", "sentence"),
     [
         (["--lowercase"], "lowercase is for translations, but target_lang='tree'"),
+        (["--tokenized"], "tokenized is for translations, but target_lang='tree'"),
         (["--baseline_hypothesis", "other.mrg"], "baseline_hypothesis is for translations"),
         (["--source", "gold.mrg"], "source must be left out where the references are trees"),
         (["--unconstrained"], "unconstrained is for a model: a hypothesis has been written already"),

@@ -39,7 +39,9 @@ def test_the_metric_warns_before_it_scores():
         TranslationScores(keep_in_memory=True).compute(predictions=["gu@@ t"], references=["gut"])
 
 
-@pytest.mark.parametrize("options", [{}, {"target_lang": "en"}, {"target_lang": None}, {"lowercase": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"target_lang": "en"}, {"target_lang": None}, {"lowercase": True}, {"tokenized": True}]
+)
 def test_the_metric_passes_its_options_to_the_scorer(options):
     lowered = [text.lower() for text in HYPOTHESES]
     metric = TranslationScores(keep_in_memory=True)
