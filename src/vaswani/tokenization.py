@@ -79,12 +79,20 @@ def train_tokenizer(
     return wrap_tokenizer(tokenizer)
 
 
-def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of transformers from one of `tokenizers` that `train_tokenizer` trained, or its saved file."""
+def wrap_tokenizer(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFast:
+    """Make a tokenizer of transformers from one of `tokenizers` that has ``</s>`` and ``<pad>``, or its saved file.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+    **special_tokens : str
+        Those that it has beside these two, such as `unk_token`.
+    """
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=EOS_TOKEN,
         pad_token=PAD_TOKEN,
+        **special_tokens,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,  # text that reads "</s>" is text
         model_input_names=["input_ids", "attention_mask"],

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from training.objective.schedule import learning_rate
 from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables.rows import ROWS
@@ -79,18 +80,37 @@ def test_the_parser_has_the_papers_values():
     assert {key: config[key] for key in expected} == expected
 
 
+# Section 6.1, and 6.3 for parsers; Wu et al. 2021 divide by the length, as transformers' own beam search does.
+DECODING = {
+    "translator": {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50},
+    "parser": {"num_beams": 21, "length_penalty_alpha": 0.3, "extra_target_tokens": 300},
+    "multi30k-en-de-tiny": {"num_beams": 5, "length_penalty_alpha": None, "extra_target_tokens": 50},
+}
+
+
 @pytest.mark.parametrize("folder", sorted((ROOT / "hub_configs").iterdir()), ids=lambda folder: folder.name)
-def test_every_model_decodes_as_the_paper_says(folder):
+def test_every_model_decodes_as_its_source_says(folder):
     config = json.loads((folder / "config.json").read_text())
     decoding = json.loads((folder / "generation_config.json").read_text())
-    pad, is_parser = config["vocab_size"] - 1, config.get("target_lang") == "tree"
+    pad, kind = config["vocab_size"] - 1, "parser" if config.get("target_lang") == "tree" else "translator"
     assert decoding == {
         "decoder_start_token_id": pad,
         "eos_token_id": 0,
         "pad_token_id": pad,
         "suppress_tokens": [pad],
-        "num_beams": 21 if is_parser else 4,
-        "length_penalty_alpha": 0.3 if is_parser else 0.6,
-        "extra_target_tokens": 300 if is_parser else 50,
-    }
+    } | DECODING.get(folder.name, DECODING[kind])
     assert (config["pad_token_id"], config["decoder_start_token_id"], config["eos_token_id"]) == (pad, pad, 0)
+
+
+def test_transformer_tiny_has_the_values_of_wu_et_al():
+    settings = parse_settings([str(ROOT / "training" / "recipes" / "multi30k-en-de-tiny.toml")])
+    expected = {"max_steps": 8000, "max_tokens_per_batch": 2 * 4096, "length_groups": 2, "warmup_steps": 2000}
+    expected |= {"adam_epsilon": 1e-8, "max_grad_norm": 25.0, "label_smoothing": 0.1, "average_checkpoints": 10}
+    expected |= {"tokenized": True, "adam_beta1": 0.9, "adam_beta2": 0.98}
+    assert {name: settings.values()[name] for name in expected} == expected
+    config, given = config_of("multi30k-en-de-tiny"), settings.optimization
+    peak = learning_rate(given.warmup_steps, config["d_model"], given.warmup_steps)
+    assert given.learning_rate_factor * peak == pytest.approx(0.005, rel=1e-3)
+    sizes = {"d_model": 128, "encoder_layers": 4, "encoder_ffn_dim": 256, "encoder_attention_heads": 4, "dropout": 0.3}
+    sizes |= {name.replace("encoder", "decoder"): value for name, value in sizes.items()}
+    assert {name: config[name] for name in sizes} == sizes
