@@ -202,10 +202,25 @@ class OptimizationSettings:
         "models need it (Sutskever et al. 2014: 5).",
         default=None,
     )
+    weight_decay: Annotated[float | None, ABOVE_0] = _setting(
+        "Take N times the learning rate of each matrix away at each update (Loshchilov and Hutter 2019); none means "
+        "nothing, as in the paper.",
+        default=None,
+    )
     label_smoothing: Annotated[float, FRACTION] = _setting(
         "Mass taken from the target and spread over the rest (5.4).", default=0.1
     )
+    rdrop_alpha: Annotated[float | None, ABOVE_0] = _setting(
+        "Weight of R-Drop (Liang et al. 2021: 5): each batch is computed twice, with other dropout, and the two "
+        "predictions are drawn together; none means once, as in the paper.",
+        default=None,
+    )
     seed: int = _setting("Seed of initialization, order and dropout.", default=2017)
+
+    @property
+    def tokens_of_pairs_per_device(self) -> int:
+        """Positions of the pairs that a device computes at a time: R-Drop computes each twice."""
+        return self.max_tokens_per_device if self.rdrop_alpha is None else self.max_tokens_per_device // 2
 
 
 @dataclass
@@ -345,9 +360,12 @@ class TrainingSettings:
                 f"max_steps={steps} and save_steps={run.save_steps} make"
             )
         for budget in ("max_tokens_per_batch", "max_tokens_per_device"):
+            room, twice = getattr(self.optimization, budget), ""
+            if budget == "max_tokens_per_device" and self.optimization.rdrop_alpha is not None:
+                twice = " twice, for R-Drop"
             for name in ("max_source_length", "max_target_length"):
-                room, longest = getattr(self.optimization, budget), getattr(self.data, name)
-                if longest > room:
+                longest = getattr(self.data, name)
+                if longest * (2 if twice else 1) > room:
                     raise UserError(
-                        f"{budget}={room} must hold the longest sentence that is kept, but {name}={longest}"
+                        f"{budget}={room} must hold the longest sentence that is kept{twice}, but {name}={longest}"
                     )

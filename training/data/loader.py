@@ -69,7 +69,7 @@ def plan_updates(
         plan = plan_epoch(*sides, settings.max_tokens_per_batch, settings.seed, epoch, settings.length_groups)
         plan = replace(plan, order=plan.order if kept is ALL else kept[plan.order])
         for number in range(done, len(plan)):
-            batches = cut(plan[number], *lengths, settings.max_tokens_per_device, num_processes)
+            batches = cut(plan[number], *lengths, settings.tokens_of_pairs_per_device, num_processes)
             pairs = np.concatenate(batches)
             yield Update(
                 epoch=epoch,

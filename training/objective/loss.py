@@ -4,11 +4,14 @@ Evaluation has logits and uses `label_smoothed_sums`. Training wraps the model i
 never holds the logits of all positions: for 25,000 tokens and 37,000 types they are 3.7 GB in float32.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+from training.objective.divergence import symmetric_divergence
 
 
 # Positions whose logits exist at a time. On a CPU, 384 x 8,000 logits stay in its cache (128 and 800 positions were
@@ -66,6 +69,9 @@ class LabelSmoothedObjective(nn.Module):
         Kept as `model`. Its `lm_head` is read in `forward` only, where FSDP has gathered it.
     label_smoothing : float
         eps in [0, 1): 0.1 in the paper.
+    rdrop_alpha : float, default=None
+        Weight of R-Drop's divergence (`divergence.symmetric_divergence`). Each batch is then computed twice, and the
+        losses are the means of both.
 
     Notes
     -----
@@ -73,13 +79,18 @@ class LabelSmoothedObjective(nn.Module):
     another. The loop over chunks stays in Python, so that another number of chunks recompiles nothing.
     """
 
-    def __init__(self, model: PreTrainedModel, label_smoothing: float):
+    def __init__(self, model: PreTrainedModel, label_smoothing: float, rdrop_alpha: float | None = None):
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
+        self.rdrop_alpha = rdrop_alpha
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> LossSums:
         """Return the sums over the real tokens of (B, T) `labels`; without any, zeros that still have gradients."""
+        if self.rdrop_alpha is not None:
+            input_ids, attention_mask, labels = (
+                torch.cat([side, side]) for side in (input_ids, attention_mask, labels)
+            )
         hidden_states = self.model.model(
             input_ids,
             attention_mask=attention_mask,
@@ -91,7 +102,7 @@ class LabelSmoothedObjective(nn.Module):
         if projection.bias is not None:  # W x + b is [W, b] [x, 1]
             hidden_states = nn.functional.pad(hidden_states, (0, 1), value=1.0)
             weight = torch.cat([weight, projection.bias[:, None]], dim=1)
-        return fused_label_smoothed_sums(
+        sums = fused_label_smoothed_sums(
             hidden_states,
             weight,
             labels,
@@ -99,7 +110,9 @@ class LabelSmoothedObjective(nn.Module):
             # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.
             frozen_row=self.model.config.pad_token_id,
             compiled=torch.compiler.is_compiling(),
+            rdrop_alpha=self.rdrop_alpha,
         )
+        return sums if self.rdrop_alpha is None else LossSums(sums.loss / 2, sums.nll / 2, sums.tokens // 2)
 
 
 @torch.compiler.disable
@@ -111,6 +124,7 @@ def fused_label_smoothed_sums(
     chunk: int | None = None,
     frozen_row: int | None = None,
     compiled: bool = False,
+    rdrop_alpha: float | None = None,
 ) -> LossSums:
     """Project, and return the sums of `label_smoothed_sums`, holding the logits of `chunk` positions at a time.
 
@@ -130,6 +144,9 @@ def fused_label_smoothed_sums(
         Row of `weight` that gets no gradient.
     compiled : bool, default=False
         Whether to compile the element-wise part.
+    rdrop_alpha : float, default=None
+        If given, the second half of states and labels are the first half's again, with other dropout, and the loss has
+        this times their divergence too.
 
     Notes
     -----
@@ -140,7 +157,7 @@ def fused_label_smoothed_sums(
     chunk = chunk or (CHUNK_ON_CPU if device == "cpu" else CHUNK_ON_GPU)
     hidden_states, labels = hidden_states.reshape(-1, hidden_states.shape[-1]), labels.reshape(-1)
     with_gradient = torch.is_grad_enabled() and (hidden_states.requires_grad or weight.requires_grad)
-    options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled)
+    options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled, rdrop_alpha)
     with torch.autocast(device, enabled=False):  # the types are chosen here, not by it
         loss, nll_loss = LinearSmoothedCrossEntropy.apply(hidden_states, weight, labels, options)
     return LossSums(loss, nll_loss, (labels != -100).sum())
@@ -155,6 +172,7 @@ class FusedLossOptions(NamedTuple):
     frozen_row: int | None
     with_gradient: bool
     compiled: bool
+    rdrop_alpha: float | None
 
 
 class LinearSmoothedCrossEntropy(torch.autograd.Function):
@@ -188,17 +206,26 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
         logsumexps, target_logits = states.new_empty((2, len(states)), dtype=wide_dtype)
         d_states = torch.empty_like(states, dtype=wide_dtype)
         d_weight = torch.zeros_like(weight, dtype=wide_dtype)
-        for start in range(0, len(states), options.chunk):
-            rows = slice(start, start + options.chunk)
-            logits = states[rows] @ projection.T  # (chunk, V)
-            target_logits[rows] = logits.gather(1, labels[rows, None])[:, 0]
-            probabilities, logsumexps[rows] = normalize(logits)
-            if options.with_gradient:
+        divergence = target_logits.new_zeros(())
+        for passes in chunks(len(states), options.chunk, 1 if options.rdrop_alpha is None else 2):
+            logits = [states[rows] @ projection.T for rows in passes]  # (chunk, V) each
+            probabilities = []
+            for rows, scores in zip(passes, logits, strict=True):
+                target_logits[rows] = scores.gather(1, labels[rows, None])[:, 0]
+                found, logsumexps[rows] = normalize(scores)
+                probabilities.append(found)
+            if options.rdrop_alpha is not None:
+                apart, d_apart = symmetric_divergence(logits, probabilities, [logsumexps[rows] for rows in passes])
+                divergence += options.rdrop_alpha * apart
+            for number, rows in enumerate(passes if options.with_gradient else ()):
                 d_target = (target_logits[rows] - logsumexps[rows]).exp() - nll_weight
                 # Overwrites the probabilities, which are not needed again; -eps_i for every type is added below.
                 # `scatter_` would copy all of them twice on a CPU.
-                d_logits = probabilities
-                d_logits[torch.arange(len(d_logits), device=d_logits.device), labels[rows]] = d_target.to(logits.dtype)
+                d_logits = probabilities[number]
+                places = torch.arange(len(d_logits), device=d_logits.device)
+                d_logits[places, labels[rows]] = d_target.to(d_logits.dtype)
+                if options.rdrop_alpha is not None:
+                    d_logits.add_(d_apart[number], alpha=options.rdrop_alpha)
                 d_states[rows] = d_logits @ projection
                 d_weight += d_logits.T @ states[rows]
         if options.with_gradient:
@@ -213,13 +240,20 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
         logit_sums = states.to(wide_dtype) @ projection_sum
         smooth_loss = (len(weight) * logsumexps - logit_sums).masked_fill(is_ignored, 0).sum()
         ctx.mark_non_differentiable(nll_loss)
-        return nll_weight * nll_loss + eps_i * smooth_loss, nll_loss
+        return nll_weight * nll_loss + eps_i * smooth_loss + divergence, nll_loss
 
     @staticmethod
     def backward(ctx: Any, d_loss: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Scale the gradients that `forward` computed."""
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         return *((gradient * d_loss).to(dtype) for gradient, dtype in gradients), None, None
+
+
+def chunks(rows: int, size: int, passes: int) -> Iterator[list[slice]]:
+    """Yield places of at most `size` rows of the first of equal passes, each with those of the other passes."""
+    length = rows // passes
+    for start in range(0, length, size):
+        yield [slice(start + before, min(start + size, length) + before) for before in range(0, rows, length)]
 
 
 def softmax_and_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -87,12 +87,15 @@ class TrainingLoop:
         self.stop = StopRequest(self.run.max_time)
         freeze_key_biases(checkpoints.trained)
         # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
-        objective = LabelSmoothedObjective(checkpoints.trained, self.optimization.label_smoothing)
+        objective = LabelSmoothedObjective(
+            checkpoints.trained, self.optimization.label_smoothing, self.optimization.rdrop_alpha
+        )
         # "We used the Adam optimizer with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 10^-9" (section 5.3).
         optimizer = torch.optim.Adam(
-            objective.parameters(),
+            decayed_apart(objective, self.optimization.weight_decay),
             betas=(self.optimization.adam_beta1, self.optimization.adam_beta2),
             eps=self.optimization.adam_epsilon,
+            decoupled_weight_decay=True,
             fused=True,
         )
         if self.run.torch_compile:
@@ -397,6 +400,17 @@ class TrainingLoop:
         if result is None:
             self.interrupt(self.stop.reason() or "the main process was asked to end")
         return result
+
+
+def decayed_apart(module: torch.nn.Module, weight_decay: float | None) -> list[dict[str, Any]]:
+    """Return the groups of weights of the optimizer: with decay, matrices apart from biases and gains."""
+    weights = list(module.parameters())
+    if weight_decay is None:
+        return [{"params": weights}]
+    return [
+        {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": weight_decay},
+        {"params": [weight for weight in weights if weight.dim() < 2]},
+    ]
 
 
 def freeze_key_biases(model: torch.nn.Module) -> None:

@@ -61,6 +61,8 @@ LIMITS = {
     "learning_rate_factor": (0.0, 1e-9),
     "adam_epsilon": (0.0, 1e-30),
     "max_grad_norm": (0.0, 0.1),
+    "weight_decay": (0.0, 0.1),
+    "rdrop_alpha": (0.0, 0.1),
     "logging_steps": (0, 1),
     "eval_steps": (-1, 0),
     "save_steps": (-1, 0),
@@ -115,6 +117,17 @@ def test_a_budget_must_hold_the_longest_sentence(budget, length):
     given.validate()
     setattr(given.optimization, budget, 299)
     with pytest.raises(UserError, match=f"{budget}=299 must hold the longest sentence that is kept, but {length}=300"):
+        given.validate()
+
+
+def test_r_drop_needs_room_for_each_sentence_twice():
+    given = settings(data=dataclasses.replace(DATA, max_source_length=200))
+    given.optimization.rdrop_alpha, given.optimization.max_tokens_per_device = 5.0, 512
+    given.validate()
+    given.optimization.max_tokens_per_device = 511
+    with pytest.raises(
+        UserError, match="must hold the longest sentence that is kept twice, for R-Drop, but max_target"
+    ):
         given.validate()
 
 

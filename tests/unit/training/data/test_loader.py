@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
+from training.data.batch_plan import padded_tokens
 from training.data.loader import load_batches, load_updates, plan_updates
 from training.settings import OptimizationSettings
 from vaswani.errors import UserError
@@ -111,6 +112,16 @@ def test_updates_follow_the_settings(rows):
     for changed in ({"seed": 2}, {"length_groups": 2}):
         other = take(rows, 1, **given | changed)[0]
         assert not np.array_equal(np.sort(np.concatenate(other.pairs)), np.sort(pairs))
+
+
+def test_r_drop_halves_what_a_device_computes_at_a_time(rows):
+    def widest(**settings):
+        sides = lengths_of(rows)
+        return max(
+            padded_tokens(pairs, *sides).max() for update in take(rows, 9, **settings) for pairs in update.pairs
+        )
+
+    assert widest(rdrop_alpha=5.0) <= 75 < widest() <= 150
 
 
 def test_padded_tokens_are_those_of_all_micro_batches(rows):

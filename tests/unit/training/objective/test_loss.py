@@ -3,7 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy, kl_div, linear
 
 from training.objective import loss as loss_module
 from training.objective.loss import (
@@ -162,6 +162,53 @@ def test_the_objective_gives_every_parameter_the_gradient_of_the_logits_path(ran
     for name, gradient in found.items():
         # A key's bias moves all scores of a query alike: its gradient is rounding.
         assert torch.allclose(gradient, model.get_parameter(name).grad, rtol=1e-4, atol=1e-4), name
+
+
+def with_divergence(states, weight, labels, alpha: float = 5.0) -> LossSums:
+    """R-Drop in PyTorch's own terms: the smoothed cross-entropy of both halves, and alpha times half of both KLs."""
+    sums, logs = by_pytorch(states, weight, labels), linear(states, weight).log_softmax(-1)
+    logs = logs.masked_fill((labels == -100)[:, None], 0)
+    kl = partial(kl_div, reduction="sum", log_target=True)
+    both = kl(*logs.chunk(2)) + kl(*reversed(logs.chunk(2)))
+    return LossSums(sums.loss + alpha * both / 2, sums.nll, sums.tokens)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 37, 38, None])
+def test_r_drop_adds_the_divergence_of_the_two_halves_in_any_chunks(chunk):
+    _, weight, labels = some_states()
+    states, labels = torch.randn(74, 16, dtype=torch.float64), torch.cat([labels, labels])
+    ours = with_gradients(partial(fused, chunk=chunk, rdrop_alpha=5.0), states, weight, labels)
+    for found, wanted in zip(ours, with_gradients(with_divergence, states, weight, labels), strict=True):
+        assert (found - wanted).norm() <= 1e-12 * wanted.norm()
+    without = with_gradients(partial(fused, chunk=chunk), states, weight, labels)  # the control
+    assert abs(without[0] - ours[0]) > 1
+    assert without[1] == pytest.approx(ours[1])
+
+
+def test_r_drop_in_half_precision_errs_hardly_more_than_plain_operations_do():
+    _, weight, labels = some_states(300, 64, 2000, torch.float32)
+    states = torch.randn(300, 64)
+    states, labels = torch.cat([states, states + 0.3 * torch.randn(300, 64)]), torch.cat([labels, labels])
+    exact = with_gradients(with_divergence, states, weight, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = with_gradients(with_divergence, states, weight, labels)
+        ours = with_gradients(partial(fused, rdrop_alpha=5.0), states, weight, labels)
+    for right, by_plain, by_fused in zip(exact, plain, ours, strict=True):
+        assert (by_fused - right).norm() <= 1.05 * (by_plain - right).norm() + 1e-4 * right.norm()
+
+
+def test_the_objective_of_r_drop_is_the_mean_of_two_passes_and_what_keeps_them_apart(random_model, batch):
+    model = random_model(dropout=0.0)
+    inputs = batch(model.config)
+    plain, twice = LabelSmoothedObjective(model, 0.1), LabelSmoothedObjective(model, 0.1, rdrop_alpha=5.0)
+    assert torch.allclose(torch.stack(plain(**inputs)), torch.stack(twice(**inputs)), rtol=1e-5)
+    model = random_model(dropout=0.3).train()
+    losses = {}
+    for alpha in (1e-9, 5.0, 10.0):
+        torch.manual_seed(0)
+        losses[alpha] = LabelSmoothedObjective(model, 0.1, rdrop_alpha=alpha)(**inputs).loss.item()
+    assert losses[5.0] > losses[1e-9] + 0.01
+    assert losses[10.0] - losses[1e-9] == pytest.approx(2 * (losses[5.0] - losses[1e-9]), rel=1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])

@@ -156,6 +156,31 @@ def test_the_card_of_a_predecessor_says_what_it_is(published):
     assert "modeling_vaswani.py" not in names
 
 
+def test_the_card_names_what_was_added_to_the_papers_training_and_a_search_that_is_not_the_papers(
+    published, random_model
+):
+    model = random_model(vocab_size=260)
+    model.generation_config.length_penalty_alpha = None
+    _, _, text = published(model=model, weight_decay=0.25, rdrop_alpha=4.5, tokenized=True)
+    for part in (
+        "; weight decay 0.25 |",
+        "| R-Drop | alpha 4.5: each batch was computed twice",
+        "It reads and writes text that was tokenized before",
+        "), of tokenized text.",
+        "decode with transformers' beam search",
+    ):
+        assert part in text
+    assert "decode as the paper did" not in text
+
+
+def test_the_card_of_a_faithful_run_names_none_of_it(published):
+    _, _, text = published()
+    assert not [
+        part for part in ("weight decay", "R-Drop", "tokenized before", "), of tokenized text") if part in text
+    ]
+    assert "decode as the paper did" in text
+
+
 def test_the_card_of_a_convolutional_model_names_its_layers(published):
     layers = {f"{stack}_{field}": [n] * 2 for stack in ("encoder", "decoder") for field, n in FIELDS}
     config = ConvolutionalConfig(vocab_size=260, d_model=16, **layers)

@@ -51,5 +51,5 @@ def test_everything_that_changes_an_update_is_fixed():
         "max_target_length", "max_length_ratio", "treebank_parts", "treebank_made", "vocab_size",
         "max_tokens_per_batch", "length_groups", "curriculum_epochs", "curriculum_length", "warmup_steps",
         "learning_rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
-        "label_smoothing", "mixed_precision", "attn_implementation", "seed",
+        "label_smoothing", "weight_decay", "rdrop_alpha", "mixed_precision", "attn_implementation", "seed",
     }  # fmt: skip

@@ -320,10 +320,11 @@ def test_dropout_depends_on_seed_step_and_process_only(make_loop, monkeypatch):
 
 def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
     given = {"adam_beta1": 0.8, "adam_beta2": 0.91, "adam_epsilon": 1e-7, "label_smoothing": 0.3}
+    given |= {"rdrop_alpha": 2.5}
     loop = make_loop(**given, warmup_steps=5, learning_rate_factor=0.7, max_steps=7)
     defaults = loop.optimizer.optimizer.defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.8, 0.91), 1e-7)
-    assert loop.objective.label_smoothing == 0.3
+    assert (loop.objective.label_smoothing, loop.objective.rdrop_alpha) == (0.3, 2.5)
     rates, optimize = [], loop.optimize
 
     def watched(*arguments, **named):
@@ -336,6 +337,22 @@ def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
     d_model = loop.checkpoints.model.config.d_model
     assert rates == [0.7 * learning_rate(step, d_model, 5) for step in range(1, 8)]
     assert [row["learning_rate"] for row in rows(loop)] == rates
+
+
+def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):
+    def weights(**given) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        loop = make_loop(overwrite_output_dir=True, max_steps=1, adam_epsilon=1e-3, **given)
+        before = {name: weight.detach().clone() for name, weight in loop.checkpoints.model.named_parameters()}
+        loop.optimize(next(loop.updates()), 0.01, wants_stop=False, wants_save=False)
+        return {name: weight.detach() - before[name] for name, weight in loop.checkpoints.model.named_parameters()} | {
+            f"{name} before": weight for name, weight in before.items()
+        }
+
+    plain, decayed = weights(), weights(weight_decay=0.5)
+    for name in [name for name in plain if not name.endswith("before")]:
+        shrunk = 0.01 * 0.5 * plain[f"{name} before"] if plain[name].dim() > 1 else torch.zeros(())
+        assert torch.allclose(decayed[name], plain[name] - shrunk, atol=1e-6), name
 
 
 def test_a_long_gradient_is_shrunk_and_a_short_one_is_not(make_loop):
