@@ -33,6 +33,7 @@ AT_LEAST_2 = Rule(lambda value: value >= 2, "at least 2: one and </s>")
 ABOVE_0 = Rule(lambda value: value > 0, "above 0")
 ABOVE_0_MINUTES = Rule(lambda value: value > 0, "above 0 minutes")
 ABOVE_1 = Rule(lambda value: value > 1, "above 1")
+ABOVE_0_BELOW_1 = Rule(lambda value: 0 < value < 1, "above 0 and below 1")
 FRACTION = Rule(lambda value: 0 <= value < 1, "in [0, 1)")
 
 
@@ -93,6 +94,11 @@ class DataSettings:
     max_length_ratio: Annotated[float, ABOVE_1] = _setting(
         "Drop pairs of which one side has more than N times the tokens of the other (Moses' cleaner: 9).",
         default=9.0,
+    )
+    bpe_dropout: Annotated[float | None, ABOVE_0_BELOW_1] = _setting(
+        "Probability of leaving out a merge wherever a word of the training text is divided, anew in each epoch "
+        "(Provilkov et al. 2020: 0.1); none means never, as in the paper. Sentences become a quarter longer.",
+        default=None,
     )
     treebank_parts: Annotated[int | None, AT_LEAST_0] = _setting(
         "Of a treebank: train also on the constituents that have 2 to N words, as trees of their own.", default=None

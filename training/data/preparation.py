@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from training.data.batch_plan import Side
+from training.data.bpe_dropout import DroppingEncoder
 from training.data.corpora import load_text
 from training.data.sentence_encoder import SentenceEncoder, description
 from training.settings import DataSettings, ModelSettings
@@ -244,8 +245,19 @@ def encode(
     return encoded.with_format(None), counts
 
 
+def encode_epoch(rows: Dataset, encoder: DroppingEncoder, settings: DataSettings, epoch: int) -> Dataset:
+    """Encode the pairs of a split as they are divided in an epoch, in memory; columns as of `encode`."""
+    limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
+    encoder.start_epoch(epoch)
+    usable = []
+    for table in rows.with_format("arrow").iter(PAIRS_AT_A_TIME):
+        encoded, reasons = encode_table(table, encoder, limits)
+        usable.append(encoded.filter(pa.array(reasons == 0)))
+    return Dataset(pa.Table.from_batches(usable))
+
+
 def encode_table(
-    table: pa.Table, encoder: SentenceEncoder, limits: tuple[int, int, float]
+    table: pa.Table, encoder: SentenceEncoder | DroppingEncoder, limits: tuple[int, int, float]
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Encode pairs, and tell which ones to drop.
 
@@ -253,7 +265,7 @@ def encode_table(
     ----------
     table : Table
         Columns `source` and `target`.
-    encoder : SentenceEncoder
+    encoder : SentenceEncoder or DroppingEncoder
     limits : tuple
         The last three arguments of `drop_reasons`.
 

@@ -52,10 +52,7 @@ class SentenceEncoder:
         if not self.by_words:
             return self._encode(sentences, is_target=is_target)
         words, starts = self._number_words(sentences)
-        lengths = self.sizes[words]
-        first = np.cumsum(self.sizes) - self.sizes
-        shift = first[words] - (np.cumsum(lengths) - lengths)  # from places in the result to places in the pool
-        ids = self.pool[np.arange(lengths.sum()) + np.repeat(shift, lengths)]
+        ids, lengths = gather(self.pool, self.sizes, words)
         return ids, np.add.reduceat(lengths, starts)
 
     def _number_words(self, sentences: Sequence[str]) -> tuple[np.ndarray, list[int]]:
@@ -85,6 +82,24 @@ class SentenceEncoder:
         return np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), lengths
 
 
+def gather(pool: np.ndarray, sizes: np.ndarray, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of some entries of a pool, one after another, and how many each has.
+
+    Parameters
+    ----------
+    pool : ndarray
+        The ids of all entries, one after another.
+    sizes : ndarray
+        How many ids each entry has.
+    entries : ndarray
+        Numbers of entries, in any order and repeated.
+    """
+    lengths = sizes[entries]
+    first = np.cumsum(sizes) - sizes
+    shift = first[entries] - (np.cumsum(lengths) - lengths)  # from places in the result to places in the pool
+    return pool[np.arange(lengths.sum()) + np.repeat(shift, lengths)], lengths
+
+
 def description(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return what two tokenizers have in common only if they give the same ids."""
     if tokenizer.is_fast:
@@ -105,7 +120,7 @@ def plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def encodes_words_apart(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a sentence's ids are its words' ids and ``</s>``, as with a tokenizer of `train_tokenizer`.
+    """Whether a sentence's ids are its words' ids and ``</s>``: as with `train_tokenizer`'s, and `word_tokenizer`'s.
 
     Notes
     -----
@@ -114,9 +129,10 @@ def encodes_words_apart(tokenizer: PreTrainedTokenizerBase) -> bool:
     nothing before it. The normalizer puts the same space before a word that is encoded by itself.
     """
     backend = tokenizer.backend_tokenizer
-    ours = normalizers.Prepend(" "), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    of_bytes = normalizers.Prepend(" "), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    of_words = None, pre_tokenizers.WhitespaceSplit()
     return (
-        [repr(part) for part in (backend.normalizer, backend.pre_tokenizer)] == [repr(part) for part in ours]
+        repr((backend.normalizer, backend.pre_tokenizer)) in (repr(of_bytes), repr(of_words))
         and isinstance(backend.model, models.BPE)
         and not backend.model.dropout
         and tokenizer.split_special_tokens

@@ -1,5 +1,6 @@
 """The training loop (sections 5.1 to 5.4): one optimizer update after another, whatever interrupts it."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +12,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
+from datasets import Dataset
 
+from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import Update, load_batches, load_updates, plan_updates
-from training.data.preparation import Prepared, lengths
+from training.data.preparation import Prepared, encode_epoch, lengths
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
@@ -101,6 +104,9 @@ class TrainingLoop:
         if self.run.torch_compile:
             objective.compile(dynamic=True)  # the model within stays as it is for evaluation
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
+        self.divider = None
+        if self.data.bpe_dropout is not None:
+            self.divider = DroppingEncoder(prepared.tokenizer, self.data.bpe_dropout, self.optimization.seed)
         self.progress = Progress()
         self.paused, self.ends = 0.0, list[float]()
         self.last_log_time = self.last_save_time = time.perf_counter()
@@ -149,17 +155,23 @@ class TrainingLoop:
         "Each training batch contained a set of sentence pairs containing approximately 25000 source tokens and 25000
         target tokens" (section 5.1).
         """
-        rows, accelerator = self.prepared.encoded["train"], self.accelerator
+        start = self.progress.epoch, self.progress.position
+        if self.divider is None:
+            yield from self.load(self.prepared.encoded["train"], start)
+        for epoch in itertools.count(self.progress.epoch):  # each with its own ids
+            rows = encode_epoch(self.prepared.text["train"], self.divider, self.data, epoch)
+            yield from self.load(rows, start, only=epoch)
+            start = epoch + 1, 0
+
+    def load(self, rows: Dataset, start: tuple[int, int], only: int | None = None) -> Iterator[Update]:
+        """Load updates from an epoch and a place in it on, without end, or `only` those of one epoch."""
         workers = self.run.dataloader_num_workers
         if workers is None:
-            workers = 0 if accelerator.device.type == "cpu" else 2
-        planned = plan_updates(
-            lengths(rows),
-            self.optimization,
-            accelerator.process_index,
-            accelerator.num_processes,
-            (self.progress.epoch, self.progress.position),
-        )
+            workers = 0 if self.accelerator.device.type == "cpu" else 2
+        processes = self.accelerator.process_index, self.accelerator.num_processes
+        planned = plan_updates(lengths(rows), self.optimization, *processes, start)
+        if only is not None:
+            planned = itertools.takewhile(lambda update: update.epoch == only, planned)
         return load_updates(planned, rows, self.checkpoints.model.config.pad_token_id, workers)
 
     def is_finished(self) -> bool:

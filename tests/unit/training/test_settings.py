@@ -73,7 +73,9 @@ LIMITS = {
     "average_checkpoints": (0, 1),
     "save_total_limit": (0, 1),
 }
-LIMITS_OF_FRACTIONS = dict.fromkeys(("label_smoothing", "adam_beta1", "adam_beta2"), (1.0, 0.999))
+LIMITS_OF_FRACTIONS = dict.fromkeys(("label_smoothing", "adam_beta1", "adam_beta2"), (1.0, 0.999)) | {
+    "bpe_dropout": (1.0, 0.999)
+}
 
 
 @pytest.mark.parametrize(("name", "values"), [*LIMITS.items(), *LIMITS_OF_FRACTIONS.items()])

@@ -161,10 +161,11 @@ def test_the_card_names_what_was_added_to_the_papers_training_and_a_search_that_
 ):
     model = random_model(vocab_size=260)
     model.generation_config.length_penalty_alpha = None
-    _, _, text = published(model=model, weight_decay=0.25, rdrop_alpha=4.5, tokenized=True)
+    _, _, text = published(model=model, weight_decay=0.25, rdrop_alpha=4.5, bpe_dropout=0.15, tokenized=True)
     for part in (
         "; weight decay 0.25 |",
         "| R-Drop | alpha 4.5: each batch was computed twice",
+        "| BPE-dropout | 0.15: each epoch divided words anew",
         "It reads and writes text that was tokenized before",
         "), of tokenized text.",
         "decode with transformers' beam search",
@@ -176,7 +177,9 @@ def test_the_card_names_what_was_added_to_the_papers_training_and_a_search_that_
 def test_the_card_of_a_faithful_run_names_none_of_it(published):
     _, _, text = published()
     assert not [
-        part for part in ("weight decay", "R-Drop", "tokenized before", "), of tokenized text") if part in text
+        part
+        for part in ("weight decay", "R-Drop", "BPE-dropout", "tokenized before", "), of tokenized text")
+        if part in text
     ]
     assert "decode as the paper did" in text
 

@@ -48,7 +48,7 @@ def test_everything_that_changes_an_update_is_fixed():
     assert set(NAMES) >= FREE
     assert set(NAMES) - FREE == {
         "source_lang", "target_lang", "max_train_samples", "max_eval_samples", "max_source_length",
-        "max_target_length", "max_length_ratio", "treebank_parts", "treebank_made", "vocab_size",
+        "max_target_length", "max_length_ratio", "bpe_dropout", "treebank_parts", "treebank_made", "vocab_size",
         "max_tokens_per_batch", "length_groups", "curriculum_epochs", "curriculum_length", "warmup_steps",
         "learning_rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
         "label_smoothing", "weight_decay", "rdrop_alpha", "mixed_precision", "attn_implementation", "seed",

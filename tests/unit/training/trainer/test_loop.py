@@ -5,13 +5,14 @@ import math
 import os
 import signal
 import time
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from tokenizers import Tokenizer, models
 
 from training.data.preparation import prepare
 from training.objective.loss import LabelSmoothedObjective
@@ -27,6 +28,7 @@ from training.trainer.model import build_model, load_config
 from training.trainer.run_directory import make_output_dir
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
+from vaswani.tokenization import wrap_tokenizer
 
 
 @pytest.fixture
@@ -353,6 +355,32 @@ def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):
     for name in [name for name in plain if not name.endswith("before")]:
         shrunk = 0.01 * 0.5 * plain[f"{name} before"] if plain[name].dim() > 1 else torch.zeros(())
         assert torch.allclose(decayed[name], plain[name] - shrunk, atol=1e-6), name
+
+
+def test_with_bpe_dropout_each_epoch_has_its_own_ids_and_a_resumed_run_the_same(make_loop):
+    def ids(loop, epochs: int) -> list[tuple[int, int, list]]:
+        updates = takewhile(lambda update: update.epoch < epochs, loop.updates())
+        return [(each.epoch, each.index, [batch.input_ids.tolist() for batch in each.batches]) for each in updates]
+
+    settings = {"bpe_dropout": 0.2, "max_train_samples": 60, "overwrite_output_dir": True}
+    plain, dropped = ids(make_loop(**settings | {"bpe_dropout": 1e-12}), 3), ids(make_loop(**settings), 3)
+    assert {epoch for epoch, *_ in dropped} == {0, 1, 2}
+    tokens = [sum(len(row) for *_, batches in rows for batch in batches for row in batch) for rows in (plain, dropped)]
+    assert tokens[1] > 1.1 * tokens[0]
+    assert sorted(row for epoch, _, batches in dropped if epoch == 0 for batch in batches for row in batch) != sorted(
+        row for epoch, _, batches in dropped if epoch == 1 for batch in batches for row in batch
+    )
+    for at in (1, [epoch for epoch, *_ in dropped].count(0), len(dropped) - 1):  # within an epoch, and between two
+        resumed = make_loop(**settings)
+        resumed.progress.epoch, resumed.progress.position = dropped[at - 1][:2]
+        assert ids(resumed, 3) == dropped[at:]
+
+
+def test_bpe_dropout_of_a_tokenizer_that_has_none_is_refused(make_loop, corpus, tmp_path):
+    tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "one": 1, "<pad>": 2}, unk_token="<pad>"))
+    wrap_tokenizer(tokenizer).save_pretrained(tmp_path / "words")
+    with pytest.raises(UserError, match=r"^bpe_dropout=0\.1 needs a tokenizer that divides"):
+        make_loop(bpe_dropout=0.1, tokenizer_name=str(tmp_path / "words"))
 
 
 def test_a_long_gradient_is_shrunk_and_a_short_one_is_not(make_loop):
