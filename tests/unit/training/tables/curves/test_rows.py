@@ -1,0 +1,54 @@
+import pytest
+from datasets import DatasetDict, load_dataset
+
+from training.tables.curves.rows import Row, make_rows, make_run, write_texts
+from vaswani.errors import UserError
+
+
+def test_the_first_model_gets_the_shares_and_the_others_all_text():
+    assert make_rows([0.5, 0.125], ["a", "b/c"]) == [Row(0.125, "a"), Row(0.5, "a"), Row(1.0, "a"), Row(1.0, "b/c")]
+    assert [row.folder for row in make_rows([0.125, 1], ["x/a"])] == ["a-12.5", "a-100"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "configs", "sentence"),
+    [
+        ([0.0], ["a"], "shares=0 must be above 0 and at most 1"),
+        ([1.5], ["a"], "shares=1.5 must be above 0 and at most 1"),
+        ([0.5], ["a/small", "b/small"], "configs='a/small,b/small' must be different names"),
+    ],
+)
+def test_what_cannot_be_is_refused(shares, configs, sentence):
+    with pytest.raises(UserError) as refused:
+        make_rows(shares, configs) and make_rows([1.0], [configs[0], configs[0]])
+    assert str(refused.value) == sentence
+
+
+def test_a_run_is_the_recipes_with_its_text_model_and_folder(settings, tmp_path):
+    run = make_run(Row(0.5, "multi30k-en-de"), settings, tmp_path / "out")
+    data, model = run.settings.data, run.settings.model
+    assert data.train_file == [str(tmp_path / "out" / "texts" / "train-50.parquet")]
+    assert data.test_file == [str(tmp_path / "out" / "texts" / "test.parquet")]
+    assert (data.dataset_name, model.config_name, model.vocab_size) == (None, "multi30k-en-de", 300)
+    assert run.settings.run.output_dir == str(tmp_path / "out" / "multi30k-en-de-50")
+    assert run.settings.optimization == settings.optimization
+    larger = make_run(Row(0.5, "base-en-de"), settings, tmp_path / "out")
+    assert larger.cost > run.cost > 0
+
+
+def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_path):
+    write_texts([Row(share, "a") for share in (0.25, 0.5, 1.0)], text, settings, tmp_path)
+
+    def read(name):
+        return load_dataset("parquet", data_files=str(tmp_path / f"{name}.parquet"), split="train")
+
+    parts = [read(f"train-{share}") for share in (25, 50, 100)]
+    assert [part.column_names for part in parts] == [["en", "de"]] * 3
+    sentences = [part["en"][:] for part in parts]
+    assert [len(part) for part in sentences] == [2, 4, 8]
+    assert set(sentences[0]) < set(sentences[1]) < set(sentences[2]) == set(text["train"]["source"])
+    assert sentences[1] != text["train"]["source"][:4]
+    assert all(part == sorted(part) for part in sentences)  # in their order
+    assert read("validation")["de"][:] == text["validation"]["target"][:]
+    with pytest.raises(UserError, match="there is no test split"):
+        write_texts([], DatasetDict(train=text["train"]), settings, tmp_path)

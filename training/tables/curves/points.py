@@ -1,0 +1,131 @@
+"""What finished runs say: their quality on the way and at the end, and what doubling something gave."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet
+
+from training.tables.cost import count_parameters
+from training.tables.curves.rows import Row
+from training.tables.sweep import Run
+from training.trainer.logbook import final_evaluation, logged_rows, read_metrics
+from training.trainer.model import load_config
+
+
+SCORES = {"sacrebleu": "BLEU", "chrf": "chrF"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A finished run.
+
+    Attributes
+    ----------
+    row : Row
+    pairs, parameters : int
+        Pairs of its training text, and size of its model.
+    target_tokens : int
+        That it was trained on, each time that it saw them.
+    seconds : float
+        Of training, without evaluations and checkpoints.
+    flops : float
+        Of training.
+    on_the_way : list of (int, dict)
+        Target tokens seen, and the evaluation on validation after them: greedy search, that update's weights.
+    validation, test : dict
+        The evaluations of the published model.
+    """
+
+    row: Row
+    pairs: int
+    parameters: int
+    target_tokens: int
+    seconds: float
+    flops: float
+    on_the_way: list[tuple[int, dict[str, Any]]]
+    validation: dict[str, Any]
+    test: dict[str, Any]
+
+
+def measure(row: Row, run: Run) -> Point:
+    """Collect what a finished run has measured."""
+    updates = logged_rows(run.directory)
+    evaluations = [each for each in read_metrics(run.directory) if each.get("split") == "validation"]
+    tokens = sum(each["target_tokens"] for each in updates)
+    seen = [sum(each["target_tokens"] for each in updates if each["step"] <= one["step"]) for one in evaluations[:-1]]
+    [file] = run.settings.data.train_file or []
+    config = load_config(row.config)
+    return Point(
+        row=row,
+        pairs=pyarrow.parquet.read_metadata(file).num_rows,
+        parameters=count_parameters(config, run.settings.model.vocab_size),
+        target_tokens=tokens,
+        seconds=sum(each["target_tokens"] / each["target_tokens_per_second"] for each in updates),
+        flops=run.cost
+        * tokens
+        / (run.settings.optimization.max_steps * run.settings.optimization.max_tokens_per_batch),
+        on_the_way=list(zip(seen, evaluations[:-1], strict=True)),
+        validation=final_evaluation(run.directory, "validation"),
+        test=final_evaluation(run.directory, "test"),
+    )
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """What doubling something gave, in points of a score.
+
+    Attributes
+    ----------
+    what : str
+    score : str
+        One of `SCORES`.
+    overall : float
+        On average over the whole range.
+    last : float
+        From the last but one point to the last, as for a doubling.
+    """
+
+    what: str
+    score: str
+    overall: float
+    last: float
+
+    @property
+    def factor_of_one_point(self) -> float | None:
+        """How many times as much one point more would take, if it went on as at last; None if nothing was gained."""
+        return 2 ** (1 / self.last) if self.last > 0.01 else None
+
+
+def doublings(points: Sequence[Point]) -> list[Doubling]:
+    """Say what twice the text, twice the training and twice the model gave, as far as runs differ in them."""
+    first = points[0].row.config
+    whole = [point for point in points if point.row.share == 1]
+    longest = next((point for point in whole if point.row.config == first), None)
+    found = []
+    for score in SCORES:
+        by_text = [(point.pairs, point.test[score]) for point in points if point.row.config == first]
+        by_size = [(point.parameters, point.test[score]) for point in whole]
+        by_tokens = [] if longest is None else [(seen, each[score]) for seen, each in longest.on_the_way]
+        for what, values in (
+            ("training pairs", by_text),
+            ("target tokens of training, all text", by_tokens),
+            ("parameters, all text", by_size),
+        ):
+            values = sorted(values)
+            if len({x for x, _ in values}) > 1:
+                overall, last = (slope(*values[start], *values[-1]) for start in (0, -2))
+                found.append(Doubling(what, score, overall, last))
+    return found
+
+
+def slope(x: float, y: float, other_x: float, other_y: float) -> float:
+    """Return the difference in y for each doubling of x."""
+    return (other_y - y) / math.log2(other_x / x)
+
+
+def share_of_training(point: Point, share: float) -> dict[str, Any] | None:
+    """Return the evaluation on the way that is nearest to a share of the training; None without any."""
+    nearest = min(point.on_the_way, key=lambda each: abs(each[0] - share * point.target_tokens), default=(0, None))
+    return nearest[1]
