@@ -18,8 +18,8 @@ DIVISIONS = 64  # of a word, among which each of its occurrences draws
 class DroppingEncoder:
     """Encodes sentences as `SentenceEncoder` does, but with merges left out at random.
 
-    A word is divided in at most 64 ways, each a pure function of the seed, the word and its number; each occurrence of
-    the word draws one. So the ids of an epoch are a pure function of text, seed and epoch.
+    A word is divided in at most 64 ways, each a pure function of the word and its number; each occurrence of the word
+    draws one. So the ids of an epoch are a pure function of text, seed and epoch.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class DroppingEncoder:
         return np.array(words), starts
 
     def _divide(self, word: str, number: int) -> list[int]:
-        generator = random.Random(f"{self.seed} {number} {word}")
+        generator = random.Random(f"{number} {word}")
         text = word if self.normalizer is None else self.normalizer.normalize_str(word)
         ids = []
         for piece, _ in self.pre_tokenizer.pre_tokenize_str(text):

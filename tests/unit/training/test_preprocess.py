@@ -27,6 +27,8 @@ def flags(tmp_path, monkeypatch):
     [
         ("en", "It’s “Rock & Roll”.", "It &apos;s &quot; Rock &amp; Roll . &quot;"),  # noqa: RUF001
         ("de", "Er sagte: „Nein.“", "Er sagte : &quot; Nein . &quot;"),
+        ("de", "„Nein,“ sagt er.", "&quot; Nein &quot; , sagt er ."),
+        ("en", "“No,” he says.", "&quot; No , &quot; he says ."),
         ("de", "z. B. 3,5 Mio. Euro", "z. B. 3,5 Mio. Euro"),
         ("en", "a well-fed dog", "a well-fed dog"),
     ],

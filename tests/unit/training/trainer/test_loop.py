@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from itertools import pairwise, takewhile
 from types import SimpleNamespace
 
@@ -360,16 +361,27 @@ def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):
 def test_with_bpe_dropout_each_epoch_has_its_own_ids_and_a_resumed_run_the_same(make_loop):
     def ids(loop, epochs: int) -> list[tuple[int, int, list]]:
         updates = takewhile(lambda update: update.epoch < epochs, loop.updates())
-        return [(each.epoch, each.index, [batch.input_ids.tolist() for batch in each.batches]) for each in updates]
+        return [(each.epoch, each.index, [list(without_padding(batch)) for batch in each.batches]) for each in updates]
+
+    def without_padding(batch) -> Iterator[list[int]]:
+        for row, mask in zip(batch.input_ids, batch.attention_mask, strict=True):
+            yield row[mask.bool()].tolist()
 
     settings = {"bpe_dropout": 0.2, "max_train_samples": 60, "overwrite_output_dir": True}
     plain, dropped = ids(make_loop(**settings | {"bpe_dropout": 1e-12}), 3), ids(make_loop(**settings), 3)
-    assert {epoch for epoch, *_ in dropped} == {0, 1, 2}
+    per_epoch = [[index for number, index, _ in dropped if number == epoch] for epoch in range(3)]
+    assert per_epoch == [[*range(1, len(indices) + 1)] for indices in per_epoch]
+    assert [epoch for epoch, *_ in dropped] == [epoch for epoch in range(3) for _ in per_epoch[epoch]]
+    assert min(map(len, per_epoch)) > 1
     tokens = [sum(len(row) for *_, batches in rows for batch in batches for row in batch) for rows in (plain, dropped)]
     assert tokens[1] > 1.1 * tokens[0]
-    assert sorted(row for epoch, _, batches in dropped if epoch == 0 for batch in batches for row in batch) != sorted(
-        row for epoch, _, batches in dropped if epoch == 1 for batch in batches for row in batch
-    )
+    words = [
+        sorted(row for number, _, batches in dropped if number == epoch for batch in batches for row in batch)
+        for epoch in (0, 1)
+    ]
+    assert words[0] != words[1]
+    other = ids(make_loop(**settings, seed=1), 1)
+    assert words[0] != sorted(row for _, _, batches in other for batch in batches for row in batch)
     for at in (1, [epoch for epoch, *_ in dropped].count(0), len(dropped) - 1):  # within an epoch, and between two
         resumed = make_loop(**settings)
         resumed.progress.epoch, resumed.progress.position = dropped[at - 1][:2]

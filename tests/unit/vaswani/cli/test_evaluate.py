@@ -115,6 +115,8 @@ def test_a_model_is_scored_and_the_row_goes_to_metrics_and_card(model, tokenizer
     [bleu, chrf, *_] = ModelCard.load(tmp_path / "model" / "README.md").data.eval_results
     assert (bleu.dataset_name, bleu.metric_value, chrf.metric_value) == ("test.de", row["sacrebleu"], row["chrf"])
     assert bleu.metric_args["signature"] == row["sacrebleu_signature"]
+    evaluate([*flags, "--no_record", "--tokenized", "--json"])
+    assert "tok:none" in json.loads(capsys.readouterr().out)["sacrebleu_signature"]
     shutil.copytree(tmp_path / "model", tmp_path / "other")
     evaluate([*flags, "--no_record", "--baseline_model", "other"])
     assert "p = 1.0000" in capsys.readouterr().out
