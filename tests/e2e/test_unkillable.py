@@ -18,6 +18,7 @@ FLAGS = ["--max_steps=70", "--max_tokens_per_batch=600", "--length_groups=2", "-
 FLAGS += ["--max_source_length=40", "--max_target_length=40", "--warmup_steps=100", "--learning_rate_factor=0.3"]
 FLAGS += ["--logging_steps=10", "--eval_steps=25", "--save_steps=15", "--save_total_limit=2"]
 FLAGS += ["--average_checkpoints=2", "--max_eval_samples=8"]
+BESIDE_THE_PAPER = ["--bpe_dropout=0.1", "--rdrop_alpha=2", "--weight_decay=0.1", "--max_grad_norm=1"]
 RESUME = ["--resume_from_checkpoint", "latest"]
 
 
@@ -34,25 +35,30 @@ def whole(corpus, tmp_path_factory):
     """Return a function that gives the output directory of an uninterrupted run."""
     finished = {}
 
-    def run(launcher: list[str], precision: str) -> Path:
-        key = (len(launcher), precision)
+    def run(launcher: list[str], precision: str, *more: str) -> Path:
+        key = (len(launcher), precision, *more)
         if key not in finished:
             finished[key] = tmp_path_factory.mktemp("whole") / precision
-            done = launch(launcher, corpus, *FLAGS, f"--mixed_precision={precision}", "--output_dir", finished[key])
+            flags = [*FLAGS, f"--mixed_precision={precision}", *more]
+            done = launch(launcher, corpus, *flags, "--output_dir", finished[key])
             assert done.returncode == 0, done.stderr
         return finished[key]
 
     return run
 
 
-@pytest.mark.parametrize(("launcher", "precision"), [(PYTHON, "bf16"), (TORCHRUN, "no")], ids=["one", "two"])
-def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precision, whole, corpus, tmp_path):
-    run, flags = tmp_path / "run", [*FLAGS, f"--mixed_precision={precision}"]
+@pytest.mark.parametrize(
+    ("launcher", "precision", "more"),
+    [(PYTHON, "bf16", []), (TORCHRUN, "no", []), (TORCHRUN, "no", BESIDE_THE_PAPER)],
+    ids=["one", "two", "two, with all that the paper has not"],
+)
+def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precision, more, whole, corpus, tmp_path):
+    run, flags = tmp_path / "run", [*FLAGS, f"--mixed_precision={precision}", *more]
     status, _ = end_it_at(20, signal.SIGKILL, command(launcher, corpus, *flags, f"--output_dir={run}"), run)
     assert status == -signal.SIGKILL
     done = launch(launcher, corpus, *flags, "--output_dir", str(run), *RESUME)
     assert "Resumed from" in done.stdout + done.stderr
-    assert_same(run, whole(launcher, precision))
+    assert_same(run, whole(launcher, precision, *more))
 
 
 def test_after_sigterm_a_run_exits_with_0_and_the_command_that_resumes_it(whole, corpus, tmp_path):
