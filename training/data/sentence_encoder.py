@@ -66,7 +66,8 @@ class SentenceEncoder:
             starts.append(len(words))
             words += [numbers.setdefault(word, len(numbers) + 1) for word in split_into_words(sentence)]
             words.append(0)
-        pool, sizes = self._encode(list(islice(numbers, known, None)), add_special_tokens=False)
+        new = list(islice(reversed(numbers), len(numbers) - known))[::-1]
+        pool, sizes = self._encode(new, add_special_tokens=False)
         self.pool, self.sizes = np.append(self.pool, pool), np.append(self.sizes, sizes)
         return np.array(words), starts
 
