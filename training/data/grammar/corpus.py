@@ -201,7 +201,7 @@ def generate_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file as a whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")  # two processes may write the same corpus at once
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         os.replace(temporary, path)
