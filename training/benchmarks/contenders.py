@@ -188,9 +188,13 @@ def rate_of(turn: Turn, batches: Iterable[Any], update: Callable[[Any], torch.Te
 def our_batches(turn: Turn) -> Iterator[Batch]:
     """Yield what our training loop reads, as it reads it."""
     settings = parse_settings(turn.flags)
-    prepared = prepare(settings.data, settings.model, settings.run.grammar_folder)
-    rows = prepared.encoded["train"]
     rank = distributed.get_rank() if turn.processes > 1 else 0
+    if rank > 0:
+        distributed.barrier()  # until the first process has written what this one finds in the cache
+    prepared = prepare(settings.data, settings.model, settings.run.grammar_folder)
+    if turn.processes > 1 and rank == 0:
+        distributed.barrier()
+    rows = prepared.encoded["train"]
     updates = plan_updates(lengths(rows), settings.optimization, rank, turn.processes)
     workers = 2 if turn.device == "cuda" else 0
     for update in load_updates(updates, rows, prepared.tokenizer.pad_token_id, workers):

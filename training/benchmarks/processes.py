@@ -1,5 +1,6 @@
 """A measurement in a process of its own, with its peak memory."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -7,6 +8,8 @@ import tempfile
 from training.settings import ROOT
 from vaswani.errors import UserError
 
+
+ERROR = re.compile(r"(\[rank\d+\]: )?(error|[\w.]+Error): ")
 
 # Linux counts what the parent held to the peak of a process that it starts. So a process of a few MB starts the one to
 # be measured; its last argument is the descriptor to which it writes the exit status and the peak.
@@ -24,7 +27,7 @@ def run_and_watch(command: list[str]) -> tuple[str, int]:
     Raises
     ------
     UserError
-        If it fails, with the last line that it wrote to standard error.
+        If it fails, with the first line of standard error that tells of an error, or else the last one.
     """
     with (
         tempfile.TemporaryFile("w+") as output,
@@ -38,6 +41,7 @@ def run_and_watch(command: list[str]) -> tuple[str, int]:
         output.seek(0)
         errors.seek(0)
         if returncode:
-            words = [line for line in errors.read().splitlines() if line.strip()] or [f"exit {returncode}"]
-            raise UserError(f"a measurement failed: {words[-1].removeprefix('error: ')}")
+            lines = [line for line in errors.read().splitlines() if line.strip()] or [f"exit {returncode}"]
+            complaints = [line for line in lines if ERROR.match(line)]  # a launcher writes a table behind it
+            raise UserError(f"a measurement failed: {(complaints or lines[-1:])[0].removeprefix('error: ')}")
         return output.read(), peak * (1 if sys.platform == "darwin" else 1024)

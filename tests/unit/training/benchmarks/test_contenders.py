@@ -57,7 +57,12 @@ def test_several_processes_count_their_tokens_together_and_decide_alike(clock, m
 
 def test_marian_is_trained_in_two_processes(tmp_path):
     turn = replace(TURN, contender="batched", tokens=3000, seconds=20.0, folder=str(tmp_path), processes=2)
-    flags = ["--max_tokens_per_batch=500", "--max_source_length=64", "--max_target_length=64"]
+    flags = [
+        "--max_tokens_per_batch=500",
+        "--max_source_length=64",
+        "--max_target_length=64",
+        f"--output_dir={tmp_path}",
+    ]
     turn = replace(turn, flags=[*turn.flags, *flags])
     output, _ = run_and_watch([*launcher(2), "-m", "training.benchmarks.contenders", json.dumps(asdict(turn))])
     assert len(output.splitlines()) == 1

@@ -19,6 +19,10 @@ def test_a_process_runs_in_the_repository_and_its_memory_is_watched():
     [
         ("import nowhere", r"^a measurement failed: .*No module named 'nowhere'$"),
         ("import sys; sys.exit('error: too little memory')", r"^a measurement failed: too little memory$"),
+        (
+            "import sys; sys.exit('error: too little memory\\n=====\\nexitcode 1\\n=====')",
+            r"^a measurement failed: too little memory$",
+        ),
         ("import sys; sys.exit(3)", r"^a measurement failed: exit 3$"),
     ],
 )
