@@ -109,10 +109,14 @@ def test_beams_and_alpha_reach_the_search(address, interpreter, open_page):
     page = open_page(address)
     page.get_by_role("button", name="How it searches").click()
     for name, value in (("Beams", "2"), ("Alpha", "1.5")):
-        number = page.get_by_label(f"number input for {name}")
-        number.fill(value)
-        number.press("Tab")  # a number counts as soon as the field is left
-        expect(page.get_by_label(f"range slider for {name}")).to_have_value(value)
+        number, slider = page.get_by_label(f"number input for {name}"), page.get_by_label(f"range slider for {name}")
+        for _ in range(10):  # what is typed while the opened part is still being drawn is lost
+            number.fill(value)
+            number.press("Tab")  # a number counts as soon as the field is left
+            page.wait_for_timeout(500)
+            if slider.input_value() == value:
+                break
+        expect(slider).to_have_value(value)
     page.get_by_label("Text (en)").fill("one two")
     page.get_by_role("button", name="Translate", exact=True).click()
     page.locator("[data-weights]").first.wait_for()
