@@ -4,7 +4,6 @@ Results are cached under a hash of their inputs, so that a later run, or another
 """
 
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from training.data.batch_plan import Side
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.corpora import load_text
 from training.data.sentence_encoder import SentenceEncoder, description
+from training.data.writing import write_atomically
 from training.settings import DataSettings, ModelSettings
 from vaswani.errors import UserError, first_line
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
@@ -81,14 +81,6 @@ def _cache_path(suffix: str, *origins: object) -> Path:
     return Path(config.HF_DATASETS_CACHE) / "vaswani" / (key + suffix)
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
 def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the settings name, or that of the model to start from, or train one on both languages.
 
@@ -138,7 +130,9 @@ def parts_of_speech(train_text: Dataset) -> dict[str, str]:
             for word, tag in zip(words, leaves, strict=True):
                 tags[word].add(tag)
         frequent = sorted(word for word, _ in counts.most_common(DICTIONARY_WORDS))
-        _write(path, json.dumps({word: " ".join(sorted(tags[word])) for word in frequent}, ensure_ascii=False))
+        write_atomically(
+            path, json.dumps({word: " ".join(sorted(tags[word])) for word in frequent}, ensure_ascii=False)
+        )
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -171,7 +165,7 @@ def _load_own_tokenizer(vocab_size: int, train_text: Dataset, has_trees: bool) -
             trained = train_tokenizer(_sentences(text), vocab_size, symbols=symbols)
         except ValueError as error:
             raise UserError(str(error)) from error
-        _write(path, trained.backend_tokenizer.to_str())
+        write_atomically(path, trained.backend_tokenizer.to_str())
     return wrap_tokenizer(Tokenizer.from_file(str(path)))
 
 
@@ -238,7 +232,7 @@ def encode(
         desc=f"Encoding {split}",
     )
     if totals.any():
-        _write(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
+        write_atomically(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
     counts = json.loads(counted.read_text(encoding="utf-8"))
     if not counts["kept"]:
         raise UserError(f"no usable pair is left of {len(rows):,} in {split}: {describe_counts(counts)}")

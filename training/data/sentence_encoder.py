@@ -66,7 +66,7 @@ class SentenceEncoder:
             starts.append(len(words))
             words += [numbers.setdefault(word, len(numbers) + 1) for word in split_into_words(sentence)]
             words.append(0)
-        new = list(islice(reversed(numbers), len(numbers) - known))[::-1]
+        new = list(islice(reversed(numbers), len(numbers) - known))[::-1]  # from the back: the known may be many
         pool, sizes = self._encode(new, add_special_tokens=False)
         self.pool, self.sizes = np.append(self.pool, pool), np.append(self.sizes, sizes)
         return np.array(words), starts

@@ -9,7 +9,6 @@ that promise ('you', 'it', 'read').
 
 import argparse
 import json
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from training.data.grammar import lexicon
 from training.data.grammar.lexicon import Noun, Word, adjectives, nouns, urn
 from training.data.grammar.sentences import Clause, Nominal, NounPhrase, Sentence
+from training.data.writing import write_atomically
 from vaswani.errors import UserError
 
 
@@ -197,16 +197,6 @@ def generate_pairs(count: int, seed: int) -> list[tuple[str, str]]:
         if fits:
             pairs[english] = german
     return list(pairs.items())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")  # two processes may write the same corpus at once
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_corpus(

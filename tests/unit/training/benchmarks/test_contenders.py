@@ -55,6 +55,17 @@ def test_several_processes_count_their_tokens_together_and_decide_alike(clock, m
     assert contenders.together(7.0, 2.0) == (12.0, 3.0)
 
 
+@pytest.mark.parametrize(("rank", "order"), [(0, ["prepare", "barrier"]), (1, ["barrier", "prepare"])])
+def test_the_first_process_prepares_the_data_before_the_others(monkeypatch, rank, order):
+    seen = []
+    prepare = contenders.prepare
+    monkeypatch.setattr(contenders, "prepare", lambda *given: [seen.append("prepare"), prepare(*given)][1])
+    monkeypatch.setattr(contenders.distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(contenders.distributed, "barrier", lambda: seen.append("barrier"))
+    next(contenders.our_batches(replace(TURN, processes=2)))
+    assert seen == order
+
+
 def test_marian_is_trained_in_two_processes(tmp_path):
     turn = replace(TURN, contender="batched", tokens=3000, seconds=20.0, folder=str(tmp_path), processes=2)
     flags = [

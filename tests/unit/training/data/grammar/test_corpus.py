@@ -1,6 +1,5 @@
 """The generated corpus: one translation per sentence, splits that share nothing."""
 
-import os
 import random
 from pathlib import Path
 
@@ -75,27 +74,8 @@ def test_an_interrupted_run_leaves_no_half_file(tmp_path: Path, monkeypatch):
         raise KeyboardInterrupt
 
     write_corpus(tmp_path, train=30, validation=4, test=5)
-    monkeypatch.setattr(grammar.os, "replace", interrupt)
+    monkeypatch.setattr("os.replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_corpus(tmp_path, train=31, validation=4, test=5)
     assert {path.name for path in tmp_path.iterdir()} == {"train.tsv", "validation.tsv", "test.tsv"}
     assert len((tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()) == 31
-
-
-def test_two_processes_may_write_the_same_corpus_at_once(tmp_path: Path, monkeypatch):
-    replace, arguments = os.replace, {"train": 3, "validation": 1, "test": 1}
-
-    def overtaken(source, target):
-        monkeypatch.setattr(grammar.os, "replace", replace)
-        monkeypatch.setattr(grammar.os, "getpid", lambda: -1)  # the other process is done before this one goes on
-        write_corpus(tmp_path, **arguments)
-        replace(source, target)
-
-    monkeypatch.setattr(grammar.os, "replace", overtaken)
-    write_corpus(tmp_path, **arguments)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "corpus.json",
-        "test.tsv",
-        "train.tsv",
-        "validation.tsv",
-    ]
