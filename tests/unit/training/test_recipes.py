@@ -85,6 +85,7 @@ DECODING = {
     "translator": {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50},
     "parser": {"num_beams": 21, "length_penalty_alpha": 0.3, "extra_target_tokens": 300},
     "multi30k-en-de-tiny": {"num_beams": 5, "length_penalty_alpha": None, "extra_target_tokens": 50},
+    "multi30k-en-de-best": {"num_beams": 5, "length_penalty_alpha": None, "extra_target_tokens": 50},
 }
 
 
