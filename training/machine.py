@@ -28,4 +28,5 @@ def describe_hardware(device: torch.device) -> str:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")] or names
-    return f"{names[0]}, {usable_cores()} cores"
+    cores = usable_cores()
+    return f"{names[0]}, {cores} {'core' if cores == 1 else 'cores'}"

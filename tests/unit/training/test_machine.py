@@ -10,6 +10,11 @@ def test_a_gpu_is_named_as_torch_names_it(monkeypatch):
     assert machine.describe_hardware(torch.device("cuda")) == "NVIDIA H200"
 
 
+def test_one_core_is_one_core(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)
+    assert machine.describe_hardware(torch.device("cpu")).endswith(", 1 core")
+
+
 def test_a_cpu_is_named_with_the_cores_that_may_be_used(monkeypatch):
     monkeypatch.setattr(machine, "usable_cores", lambda: 3)
     described = machine.describe_hardware(torch.device("cpu"))

@@ -15,6 +15,7 @@ from training.trainer.model import load_config
 
 
 SCORES = {"sacrebleu": "BLEU", "chrf": "chrF"}
+HALF = 0.6  # evaluations on the way, and shares that are rounded, need not lie at the half
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Doubling:
     overall : float
         On average over the whole range.
     last : float
-        From the last but one point to the last, as for a doubling.
+        From the last point that is at most `HALF` of the last one, as for a doubling: nearer ones differ by luck.
     """
 
     what: str
@@ -115,7 +116,8 @@ def doublings(points: Sequence[Point]) -> list[Doubling]:
         ):
             values = sorted(values)
             if len({x for x, _ in values}) > 1:
-                overall, last = (slope(*values[start], *values[-1]) for start in (0, -2))
+                half = max((each for each in values if each[0] <= HALF * values[-1][0]), default=values[0])
+                overall, last = (slope(*start, *values[-1]) for start in (values[0], half))
                 found.append(Doubling(what, score, overall, last))
     return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from training.tables.curves.points import SCORES, Point, doublings, share_of_training
 from training.tables.layout import markdown
@@ -60,8 +61,8 @@ def write_markdown(points: Sequence[Point], conditions: str, command: str) -> st
         titles = ["twice the", "score", "gave on average", "gave at last", "one point more would take"]
         parts += ["## What it costs", markdown(titles, lines)]
         parts.append(
-            "The last column goes on as the last two points did. Gains become smaller, so that it is the least that "
-            "one point more takes."
+            "The last column goes on as the last doubling did. Gains become smaller, so that it is the least that one "
+            "point more takes."
         )
     return "\n\n".join(parts) + "\n"
 
@@ -95,7 +96,8 @@ def draw(points: Sequence[Point], path: Path) -> None:
     by_size = [(point.parameters, point) for point in points if point.row.share == 1]
     plot_finished(over_text, by_text, "training pairs")
     plot_finished(over_size, by_size, "parameters")
-    over_tokens.set(xlabel="target tokens of training", ylabel="BLEU (sacreBLEU)", xscale="log")
+    over_tokens.set(ylabel="BLEU (sacreBLEU)")
+    count_along(over_tokens, "target tokens of training")
     over_tokens.set_title("on the way: validation, greedy search")
     over_text.set_title("finished, by text")
     over_size.set_title("finished, by model, all text")
@@ -109,5 +111,13 @@ def plot_finished(axes: Axes, points: Sequence[tuple[int, Point]], xlabel: str) 
     for split, color, marker in (("validation", "blue", "o"), ("test", "orange", "s")):
         scores = [getattr(point, split)["sacrebleu"] for _, point in ordered]
         axes.plot([x for x, _ in ordered], scores, color=LIGHT[color], marker=marker, label=split)
-    axes.set(xlabel=xlabel, xscale="log")
+    count_along(axes, xlabel)
     axes.legend(fontsize=8)
+
+
+def count_along(axes: Axes, xlabel: str) -> None:
+    """Let x count something in proportion: 1, 2, 5, 10, with k and M for thousands and millions."""
+    axes.set(xlabel=xlabel, xscale="log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_locator(NullLocator())

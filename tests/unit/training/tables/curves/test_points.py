@@ -35,6 +35,15 @@ def test_a_slope_is_for_each_doubling():
     assert slope(10, 1.0, 20, 5.0) == 4.0
 
 
+def test_the_last_doubling_is_one_and_not_the_step_between_two_near_evaluations(points):
+    near = [
+        (seen, points[2].on_the_way[-1][1] | {"sacrebleu": bleu}) for seen, bleu in ((4, 20.0), (9, 25.0), (10, 1.0))
+    ]
+    whole = points[2].__class__(**vars(points[2]) | {"on_the_way": near})
+    [tokens] = [each for each in doublings([whole]) if each.score == "sacrebleu"]
+    assert tokens.last == tokens.overall == slope(4, 20.0, 10, 1.0)
+
+
 def test_the_nearest_evaluation_stands_for_a_share(points):
     assert share_of_training(points[0], 0.25) == points[0].on_the_way[1][1]
     assert share_of_training(points[0], 1.0) == points[0].on_the_way[2][1]
