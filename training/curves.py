@@ -23,7 +23,7 @@ from training.settings import TrainingSettings
 from training.tables.curves.points import measure
 from training.tables.curves.report import write_report
 from training.tables.curves.rows import Row, make_rows, make_run, write_texts
-from training.tables.flags import check_run_flags
+from training.tables.flags import check_run_flags, numbers
 from training.tables.layout import align, for_terminal
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.trainer.run_directory import make_output_dir, own
@@ -82,10 +82,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--list", action="store_true", help="print the runs, and train nothing")
     options, flags = parser.parse_known_args(arguments)
-    try:
-        options.shares = [float(share) for share in options.shares.split(",")]
-    except ValueError as error:
-        raise UserError(f"shares={options.shares!r} must be numbers with commas between") from error
+    options.shares = numbers("shares", options.shares, float)
     options.configs = None if options.configs is None else options.configs.split(",")
     check_run_flags(flags, vars(options), SET_BY_THE_CURVES)
     return options, flags

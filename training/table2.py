@@ -17,7 +17,7 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
-from training.tables.flags import check_run_flags
+from training.tables.flags import check_run_flags, numbers
 from training.tables.layout import align, for_terminal
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
@@ -100,23 +100,6 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UserError(f"search_share={options.search_share:g} must be at most 1")
     check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
     return options, flags
-
-
-def numbers(name: str, text: str, kind: type) -> list:
-    """Read numbers with commas between.
-
-    Raises
-    ------
-    UserError
-        If there is none, or one is no such number.
-    """
-    try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise UserError(f"{name}={text!r} must be numbers with commas between") from error
-    if not found:
-        raise UserError(f"{name}={text!r} must hold at least one number")
-    return list(dict.fromkeys(found))
 
 
 def compare_systems(plan: Plan, command: str) -> None:

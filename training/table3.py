@@ -2,11 +2,11 @@
 
   python training/table3.py --list
   python training/table3.py --rows base,A-h1,B-k16 --list --json
-  python training/table3.py --output_dir runs/table3
+  python training/table3.py --output_dir runs/table3 --seeds 2017,2018
   python training/table3.py --scale 0.25 --budget 2200000 --jobs 2 ...    (in full in docs/table3.md)
 
 A row is trained by its recipe; every flag of run.py may follow and holds for all rows. After an interruption, the same
-command resumes: rows that are finished stay. table3.md, table3.csv and table3.png are rewritten after every row.
+command resumes: runs that are finished stay. table3.md, table3.csv and table3.png are rewritten after every run.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
 from training.recipe import names_of
-from training.tables.flags import check_run_flags, flags_of_a_length
+from training.tables.flags import check_run_flags, flags_of_a_length, numbers
 from training.tables.layout import align, for_terminal
 from training.tables.records import Description, describe_row, measure
-from training.tables.report import tables, write_report
+from training.tables.report import RunsOfRows, tables, write_report
 from training.tables.rows import ROWS, Row, choose_rows
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
@@ -42,6 +42,7 @@ SET_BY_THE_TABLE = {
     "overwrite_output_dir": "each row has its own",
     "model_name_or_path": "its rows begin with new weights",
     "max_steps": "--budget sets it for all rows",
+    "seed": "--seeds has them all",
 }
 
 
@@ -49,10 +50,11 @@ def main(arguments: list[str]) -> None:
     """List the rows, or train them and write the table."""
     options, flags = parse(arguments)
     rows = choose_rows(options.rows)
-    runs = [make_run(row, options, flags) for row in rows]
-    described = [describe_row(row, options.scale, run) for row, run in zip(rows, runs, strict=True)]
-    for description, run in zip(described, runs, strict=True):
-        run.cost = description.training_flops
+    runs = {row.name: [make_run(row, seed, options, flags) for seed in options.seeds] for row in rows}
+    described = [describe_row(row, options.scale, runs[row.name][0]) for row in rows]
+    for description in described:
+        for run in runs[description.row]:
+            run.cost = description.training_flops
     if options.list:
         records = [asdict(description) for description in described]
         print(json.dumps(records, indent=1) if options.json else tables(records, align))
@@ -64,16 +66,19 @@ def main(arguments: list[str]) -> None:
 
 
 def fill_table(
-    described: list[Description], rows: list[Row], runs: list[Run], options: argparse.Namespace, command: str
+    described: list[Description], rows: list[Row], runs: RunsOfRows, options: argparse.Namespace, command: str
 ) -> None:
-    """Train the rows that are not finished, and write the table after each."""
-    for row, run in zip(rows, runs, strict=True):
+    """Train the runs that are not finished, and write the table after each."""
+    planned = [run for row in rows for run in runs[row.name]]
+    for run in planned:
         run.check()
+    for row in rows:
+        config_name = str(runs[row.name][0].settings.model.config_name)
         if options.scale != 1:
-            write_scaled_config(row.folder, row.config, options.scale, Path(run.settings.model.config_name))
-        load_config(run.settings.model.config_name)
+            write_scaled_config(row.folder, row.config, options.scale, Path(config_name))
+        load_config(config_name)
     disable_progress_bar()
-    first = runs[0].settings  # all rows find its vocabulary and pairs in the cache
+    first = planned[0].settings  # all runs find its vocabulary and pairs in the cache
     prepare(first.data, first.model, first.run.grammar_folder)
 
     def tell(run: Run | None = None) -> None:
@@ -83,7 +88,7 @@ def fill_table(
             print(f"\n{run.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}", flush=True)
 
     try:
-        run_all(runs, options.jobs, tell)
+        run_all(planned, options.jobs, tell)
     finally:
         tell()
 
@@ -107,27 +112,29 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         help="target tokens to train the base row on; rows that the paper trained longer get as many times more "
         "(big: 3). Default: their recipes' max_steps",
     )
-    parser.add_argument("--jobs", type=int, default=default_jobs(), help="rows at a time (default: one a GPU, or one)")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/table3"), help="a folder a row, and the table")
+    parser.add_argument("--seeds", default="2017", help="one run each of every row, with commas between")
+    parser.add_argument("--jobs", type=int, default=default_jobs(), help="runs at a time (default: one a GPU, or one)")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/table3"), help="a folder a run, and the table")
     parser.add_argument("--list", action="store_true", help="print the rows, and train nothing")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     options, flags = parser.parse_known_args(arguments)
     if options.json and not options.list:
         raise UserError("--json says how --list prints the rows: give both")
+    options.seeds = numbers("seeds", options.seeds, int)
     check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
     return options, flags
 
 
-def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
-    """Plan the run of a row.
+def make_run(row: Row, seed: int, options: argparse.Namespace, flags: list[str]) -> Run:
+    """Plan the run of a row with a seed; that of the first seed has the row's name, so that more can be added later.
 
     Raises
     ------
     UserError
         If the budget does not suffice for one update, or run.py would refuse the flags.
     """
-    folder = options.output_dir / row.name
-    ours = [f"--output_dir={folder}"]
+    name = row.name if seed == options.seeds[0] else f"{row.name}-{seed}"
+    ours = [f"--output_dir={options.output_dir / name}", f"--seed={seed}"]
     if options.scale != 1:
         ours.append(f"--config_name={options.output_dir / 'configs' / row.name}")
     recipe, base = row.settings(*flags), ROWS["base"].settings(*flags)
@@ -141,7 +148,7 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
         steps = steps * recipe.optimization.max_steps // base.optimization.max_steps
         ours += flags_of_a_length(steps, recipe, names_of(flags))
     arguments = [*row.arguments(), *ours, *flags]
-    return Run(row.name, arguments, row.settings(*ours, *flags), cost=0.0)
+    return Run(name, arguments, row.settings(*ours, *flags), cost=0.0)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
-from training.tables.flags import check_run_flags
+from training.tables.flags import check_run_flags, numbers
 from training.tables.layout import align, for_terminal
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
 from training.tables.parsing.report import Result, write_report
@@ -91,10 +91,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--list", action="store_true", help="print the parsers, and train nothing")
     options, flags = parser.parse_known_args(arguments)
-    try:
-        options.shares = [float(share) for share in options.shares.split(",")]
-    except ValueError as error:
-        raise UserError(f"shares={options.shares!r} must be numbers with commas between") from error
+    options.shares = numbers("shares", options.shares, float)
     check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
     return options, flags
 

@@ -57,6 +57,9 @@ def test_a_sweep_resumes_where_it_was_interrupted_and_fills_the_table(corpus, tm
     assert (tmp_path / "table3" / "table3.png").exists()
     finished = steps(base)
 
-    third = subprocess.run(sweep, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    more = [*sweep, "--rows=base", "--seeds=2017,3"]
+    third = subprocess.run(more, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert third.returncode == 0, third.stderr
+    assert "2 of 2 runs are finished" in third.stdout
     assert steps(base) == finished
+    assert steps(tmp_path / "table3" / "base-3")[-1] == 100

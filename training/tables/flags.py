@@ -37,3 +37,20 @@ def flags_of_a_length(steps: int, recipe: TrainingSettings, given: Iterable[str]
     names = ("logging_steps", "save_steps")
     often = {name: min(recipe.values()[name], max(1, steps // 20)) for name in names}
     return [f"--max_steps={steps}", *(f"--{name}={value}" for name, value in often.items() if name not in given)]
+
+
+def numbers(name: str, text: str, kind: type) -> list:
+    """Read numbers with commas between.
+
+    Raises
+    ------
+    UserError
+        If there is none, or one is no such number.
+    """
+    try:
+        found = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UserError(f"{name}={text!r} must be numbers with commas between") from error
+    if not found:
+        raise UserError(f"{name}={text!r} must hold at least one number")
+    return list(dict.fromkeys(found))

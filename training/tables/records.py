@@ -4,7 +4,7 @@ The names of the fields are the keys of ``table3.py --list --json`` and the colu
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,10 +52,16 @@ class Description:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The figures of a finished run on its validation split, and the median of its training speed."""
+    """What the finished runs of a row measured on their validation split: means over seeds, the median of their speed.
 
+    The spreads say how far the best and the worst seed are apart; they are None where there is one.
+    """
+
+    seeds: int
     perplexity: float
+    perplexity_spread: float | None
     bleu: float
+    bleu_spread: float | None
     bleu_signature: str
     sacrebleu: float
     sacrebleu_signature: str
@@ -77,7 +83,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class ReportRow:
-    """A row of the report; `measurement` is None until its run has finished."""
+    """A row of the report; `measurement` is None until one of its runs has finished."""
 
     description: Description
     measurement: Measurement | None
@@ -128,26 +134,38 @@ def describe_row(row: Row, scale: float, run: Run) -> Description:
     )
 
 
-def measure(run: Run) -> Measurement:
-    """Return what a finished run measured on its validation split."""
-    final, logged = final_evaluation(run.directory, "validation"), logged_rows(run.directory)
+def measure(*runs: Run) -> Measurement:
+    """Return what the finished runs of a row, one a seed, measured on their validation split."""
+    finals = [final_evaluation(run.directory, "validation") for run in runs]
+    logged = [row for run in runs for row in logged_rows(run.directory)]
+    first = finals[0]
+    # The paper's protocol where its tokenizer knows the language.
+    protocol = "sacrebleu" if first["paper_bleu"] is None else "paper_bleu"
+    perplexities, bleus = ([final[name] for final in finals] for name in ("perplexity", protocol))
     return Measurement(
-        perplexity=final["perplexity"],
-        # The paper's protocol where its tokenizer knows the language.
-        bleu=round(final["sacrebleu"] if final["paper_bleu"] is None else final["paper_bleu"], 2),
-        bleu_signature=final["paper_bleu_signature"] or final["sacrebleu_signature"],
-        sacrebleu=final["sacrebleu"],
-        sacrebleu_signature=final["sacrebleu_signature"],
-        decoding=final["decoding"],
-        sentences=final["sentences"],
-        trained_target_tokens=sum(row["target_tokens"] for row in logged),
+        seeds=len(runs),
+        perplexity=round(statistics.fmean(perplexities), 3),
+        perplexity_spread=spread(perplexities),
+        bleu=round(statistics.fmean(bleus), 2),
+        bleu_spread=spread(bleus),
+        bleu_signature=first[f"{protocol}_signature"],
+        sacrebleu=round(statistics.fmean(final["sacrebleu"] for final in finals), 2),
+        sacrebleu_signature=first["sacrebleu_signature"],
+        decoding=first["decoding"],
+        sentences=first["sentences"],
+        trained_target_tokens=sum(row["target_tokens"] for row in logged) // len(runs),
         tokens_per_second=statistics.median(row["target_tokens_per_second"] for row in logged),
     )
 
 
-def report_rows(described: Sequence[Description], finished: Sequence[Run]) -> list[ReportRow]:
-    """Add to each row what its run measured, if it has finished, and how far it is from base."""
-    measured = {run.name: measure(run) for run in finished}
+def spread(values: Sequence[float]) -> float | None:
+    """Return how far the largest is from the smallest; None for a single one."""
+    return round(max(values) - min(values), 3) if len(values) > 1 else None
+
+
+def report_rows(described: Sequence[Description], finished: Mapping[str, Sequence[Run]]) -> list[ReportRow]:
+    """Add to each row what its runs measured, those of them that have finished, and how far it is from base."""
+    measured = {name: measure(*runs) for name, runs in finished.items() if runs}
     base = measured.get("base")
     return [
         ReportRow(row, measured.get(row.row), differences_to_base(row.row, measured.get(row.row), base))

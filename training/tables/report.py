@@ -4,7 +4,7 @@ import csv
 import itertools
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from training.tables.sweep import Run
 from vaswani.pictures.look import LIGHT, MATPLOTLIB
 
 
+RunsOfRows = Mapping[str, Sequence[Run]]  # by the name of the row, one for each seed
 LOWER_IS_BETTER = {"perplexity": True, "bleu": False}
 NAMES_OF_MEASURES = {"perplexity": "perplexity", "bleu": "BLEU"}
 BARS = {
@@ -28,18 +29,23 @@ BARS = {
 
 @dataclass(frozen=True)
 class Ordering:
-    """How many pairs of a series one measure orders as the paper does, and the paper's order of the other pairs."""
+    """The pairs of a series in the paper's order: which one measure orders so too, and which it does not.
+
+    Undecided are pairs that are no further apart than two seeds of one row.
+    """
 
     series: str
     measure: str
-    agreeing: int
-    disagreeing: list[str]
+    agreeing: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    disagreeing: list[str] = field(default_factory=list)
 
 
 def compare_orderings(measured: Mapping[str, Measurement]) -> list[Ordering]:
     """Compare, within what the paper varies together, which of two rows is better here and there.
 
-    Rows that the paper prints as equal are left out; rows that are equal here are not ordered as in the paper.
+    Rows that the paper prints as equal are left out. Where each row has one seed, no pair is undecided, and rows that
+    are equal here are not ordered as in the paper.
 
     Parameters
     ----------
@@ -50,26 +56,28 @@ def compare_orderings(measured: Mapping[str, Measurement]) -> list[Ordering]:
     for series, names in SERIES.items():
         present = [name for name in names if name in measured]
         for measure_name in LOWER_IS_BETTER:
-            ordered = [
-                (better, worse)
-                for pair in itertools.combinations(present, 2)
-                for better, worse in (pair, pair[::-1])
-                if is_better(ROWS[better], ROWS[worse], measure_name)
-            ]
-            others = [
-                f"{better} before {worse}"
-                for better, worse in ordered
-                if not is_better(measured[better], measured[worse], measure_name)
-            ]
-            if ordered:
-                orderings.append(Ordering(series, measure_name, len(ordered) - len(others), others))
+            luck = largest_spread(measured.values(), measure_name)
+            ordering = Ordering(series, measure_name)
+            for better, worse in itertools.permutations(present, 2):
+                if lead(ROWS[better], ROWS[worse], measure_name) > 0:
+                    here = lead(measured[better], measured[worse], measure_name)
+                    undecided = luck > 0 and abs(here) <= luck
+                    kind = "undecided" if undecided else "agreeing" if here > 0 else "disagreeing"
+                    getattr(ordering, kind).append(f"{better} before {worse}")
+            if ordering.agreeing + ordering.undecided + ordering.disagreeing:
+                orderings.append(ordering)
     return orderings
 
 
-def is_better(first: Row | Measurement, second: Row | Measurement, measure_name: str) -> bool:
-    """Say whether the first row is better than the second by a measure."""
+def lead(first: Row | Measurement, second: Row | Measurement, measure_name: str) -> float:
+    """Return by how much the first row is better than the second by a measure; below 0 where it is worse."""
     difference = getattr(first, measure_name) - getattr(second, measure_name)
-    return difference < 0 if LOWER_IS_BETTER[measure_name] else difference > 0
+    return -difference if LOWER_IS_BETTER[measure_name] else difference
+
+
+def largest_spread(measured: Iterable[Measurement], measure_name: str) -> float:
+    """Return how far two seeds of one row are apart at most by a measure; 0 where each row has one."""
+    return max((getattr(row, f"{measure_name}_spread") or 0.0 for row in measured), default=0.0)
 
 
 # Title and format of each column, in the two tables that a row is spread over.
@@ -95,10 +103,12 @@ COST_AND_RESULTS = {
     "training_flops": ("training FLOPs", "{:.1e}"),
     "paper_training_flops": ("training FLOPs (paper)", "{:.1e}"),
     "perplexity": ("PPL", "{:.2f}"),
+    "perplexity_spread": ("PPL, between seeds", "{:.2f}"),
     "paper_perplexity": ("PPL (paper)", "{:.2f}"),
     "perplexity_minus_base": ("PPL - base", "{:+.2f}"),
     "paper_perplexity_minus_base": ("PPL - base (paper)", "{:+.2f}"),
     "bleu": ("BLEU", "{:.1f}"),
+    "bleu_spread": ("BLEU, between seeds", "{:.1f}"),
     "paper_bleu": ("BLEU (paper)", "{:.1f}"),
     "bleu_minus_base": ("BLEU - base", "{:+.1f}"),
     "paper_bleu_minus_base": ("BLEU - base (paper)", "{:+.1f}"),
@@ -127,56 +137,70 @@ def tables(rows: Sequence[dict[str, Any]], layout: Callable[[Sequence[str], Iter
     return "\n\n".join(texts)
 
 
-def write_report(described: Sequence[Description], runs: Sequence[Run], folder: Path, command: str) -> None:
-    """Write `table3.md`, `.csv` and `.png` from descriptions of the rows and what finished runs measured."""
-    finished = [run for run in runs if run.is_finished]
-    rows = report_rows(described, finished)
+def write_report(described: Sequence[Description], runs: RunsOfRows, folder: Path, command: str) -> None:
+    """Write `table3.md`, `.csv` and `.png` from descriptions of the rows and what their finished runs measured."""
+    rows = report_rows(described, {name: [run for run in seeds if run.is_finished] for name, seeds in runs.items()})
     records = [row.record() for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "table3.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for record in records for name in record)))
         writer.writeheader()
         writer.writerows(records)
-    (folder / "table3.md").write_text(write_markdown(rows, finished, command), encoding="utf-8")
+    (folder / "table3.md").write_text(write_markdown(rows, runs, command), encoding="utf-8")
     draw(rows, folder / "table3.png")
 
 
-def write_markdown(rows: Sequence[ReportRow], finished: Sequence[Run], command: str) -> str:
+def write_markdown(rows: Sequence[ReportRow], runs: RunsOfRows, command: str) -> str:
     """Write the Markdown: what was run, the tables, the orderings."""
     measured = {row.name: row.measurement for row in rows if row.measurement is not None}
-    parts = ["# Table 3", f"`{command}`", f"{len(finished)} of {len(rows)} rows are finished."]
+    planned = [run for seeds in runs.values() for run in seeds]
+    finished = [run for run in planned if run.is_finished]
+    what = "rows" if len(planned) == len(rows) else "runs"
+    parts = ["# Table 3", f"`{command}`", f"{len(finished)} of {len(planned)} {what} are finished."]
     if finished:
-        parts += describe_conditions(finished[0], measured[finished[0].name])
+        parts += describe_conditions(finished, next(iter(measured.values())))
     parts.append(tables([row.record() for row in rows], markdown))
     orderings = compare_orderings(measured)
     if orderings:
-        titles = ["series", "by", "pairs ordered as in the paper", "paper's order, not here"]
-        parts.append(markdown(titles, map(cells_of, orderings)))
+        parts += write_orderings(orderings, measured)
     return "\n\n".join(parts) + "\n"
 
 
-def cells_of(ordering: Ordering) -> list[str]:
-    """Return an ordering as cells of a table."""
-    agreeing, pairs = ordering.agreeing, ordering.agreeing + len(ordering.disagreeing)
-    name = NAMES_OF_MEASURES[ordering.measure]
-    return [ordering.series, name, f"{agreeing} of {pairs}", ", ".join(ordering.disagreeing)]
+def write_orderings(orderings: Sequence[Ordering], measured: Mapping[str, Measurement]) -> list[str]:
+    """Write which of the paper's orderings hold: beyond luck, where rows have several seeds."""
+    luck = {name: largest_spread(measured.values(), name) for name in LOWER_IS_BETTER}
+    cells = []
+    for ordering in orderings:
+        lists = [ordering.agreeing, ordering.undecided, ordering.disagreeing]
+        share = f"{len(ordering.agreeing)} of {sum(map(len, lists))}"
+        shown = lists if any(luck.values()) else lists[-1:]
+        cells.append([ordering.series, NAMES_OF_MEASURES[ordering.measure], share, *map(", ".join, shown)])
+    titles = ["series", "by", "pairs ordered as in the paper"]
+    if not any(luck.values()):
+        return [markdown([*titles, "paper's order, not here"], cells)]
+    return [
+        f"Seeds of one row are up to {luck['perplexity']:.2f} in perplexity and {luck['bleu']:.1f} BLEU apart. Rows "
+        "that are no further apart may be so by luck. Pairs are in the paper's order.",
+        markdown([*titles, "these", "may be luck", "the other way here"], cells),
+    ]
 
 
-def describe_conditions(run: Run, measurement: Measurement) -> list[str]:
+def describe_conditions(finished: Sequence[Run], measurement: Measurement) -> list[str]:
     """Say in two paragraphs under which conditions a row was trained and measured: those of all rows."""
-    settings = run.settings
+    run = finished[0]
+    settings, seeds = run.settings, sorted({each.settings.optimization.seed for each in finished})
     noted = tomllib.loads((run.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
     data = settings.data.dataset_name or ", ".join(settings.data.train_file or [])
     return [
         f"Data: {Path(data).name} {settings.data.dataset_config_name or ''}, {settings.data.source_lang} to "
         f"{settings.data.target_lang}; validation of {measurement.sentences:,} sentences. About "
         f"{settings.optimization.max_tokens_per_batch:,} target tokens an update, vocabulary "
-        f"{settings.model.vocab_size:,}, seed {settings.optimization.seed}. Each row had {noted['hardware']}; "
-        f"{noted['precision']}, torch {noted['torch']}, {noted['date']}.",
+        f"{settings.model.vocab_size:,}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}. Each "
+        f"run had {noted['hardware']}; {noted['precision']}, torch {noted['torch']}, {noted['date']}.",
         "PPL is the perplexity of a word piece, teacher-forced, unsmoothed; BLEU is "
         f"`{measurement.bleu_signature}`, {measurement.decoding}, no checkpoints averaged. The paper's figures are "
-        "for newstest2013. Target tokens/s are those of training, while as many rows as the command says shared the "
-        "machine.",
+        "for newstest2013. Target tokens/s are those of training, while as many runs as the command says shared the "
+        "machine." + (" PPL and BLEU are means over seeds." if len(seeds) > 1 else ""),
     ]
 
 

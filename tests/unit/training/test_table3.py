@@ -25,6 +25,8 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--max_steps", "10"], "--max_steps is no flag of the whole table: --budget sets it"),
         (["--max_tokens", "10"], "unknown flag '--max_tokens': the nearest known one is 'max_tokens_per_"),
         (["--row", "base"], "unknown flag '--row': the nearest known one is 'rows'"),
+        (["--seed=3"], "--seed is no flag of the whole table: --seeds has them all"),
+        (["--seeds=3,x"], "seeds='3,x' must be numbers with commas between"),
         (["--jobs", "0"], "jobs=0 must be at least 1"),
         (["--json"], "--json says how --list prints the rows: give both"),
         (["--scale", "0.3"], "scale=0.3 must be a multiple"),
@@ -65,8 +67,12 @@ def test_the_list_fits_a_terminal_and_names_no_two_columns_alike(capsys):
 
 
 def test_a_run_gets_the_rows_recipe_its_share_of_the_budget_and_the_flags(tmp_path):
-    options, flags = table3.parse([f"--output_dir={tmp_path}", "--budget=5000000", "--scale=0.25", "--seed=7", *GIVEN])
-    base, big = (table3.make_run(ROWS[name], options, flags) for name in ("base", "big"))
+    given = [f"--output_dir={tmp_path}", "--budget=5000000", "--scale=0.25", "--seeds=7,8", *GIVEN]
+    options, flags = table3.parse(given)
+    base, big = (table3.make_run(ROWS[name], 7, options, flags) for name in ("base", "big"))
+    again = table3.make_run(ROWS["base"], 8, options, flags)
+    assert (again.name, again.settings.run.output_dir) == ("base-8", str(tmp_path / "base-8"))
+    assert (again.settings.optimization.seed, again.settings.model) == (8, base.settings.model)
     assert (base.settings.optimization.max_steps, big.settings.optimization.max_steps) == (200, 600)
     assert (base.settings.reporting.logging_steps, base.settings.run.save_steps) == (10, 10)
     assert (big.settings.reporting.logging_steps, big.settings.run.save_steps) == (30, 30)
@@ -75,4 +81,4 @@ def test_a_run_gets_the_rows_recipe_its_share_of_the_budget_and_the_flags(tmp_pa
     assert (big.settings.run.average_checkpoints, big.settings.run.save_total_limit) == (1, 1)
     assert parse_settings(big.arguments) == big.settings
     options, flags = table3.parse(["--budget=5000000", "--save_steps=77", *GIVEN])
-    assert table3.make_run(ROWS["base"], options, flags).settings.run.save_steps == 77
+    assert table3.make_run(ROWS["base"], 2017, options, flags).settings.run.save_steps == 77

@@ -13,11 +13,12 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
 
 @pytest.fixture
 def planned_run(tmp_path: Path) -> Callable[[str], Run]:
-    """Return a factory of runs that have not started."""
+    """Return a factory of runs that have not started: of a row's name, perhaps with a hyphen and a seed behind it."""
 
     def make(name: str) -> Run:
-        flags = [*GIVEN, f"--output_dir={tmp_path / name}", "--max_steps=10", "--save_steps=5"]
-        return Run(name, [], ROWS[name].settings(*flags), cost=1.0)
+        row, _, seed = (name, "", "2017") if name in ROWS else name.rpartition("-")
+        flags = [*GIVEN, f"--output_dir={tmp_path / name}", "--max_steps=10", "--save_steps=5", f"--seed={seed}"]
+        return Run(name, [], ROWS[row].settings(*flags), cost=1.0)
 
     return make
 

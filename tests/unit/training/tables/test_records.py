@@ -53,8 +53,11 @@ def test_big_costs_what_table_2_says(planned_run):
 
 def test_what_is_measured_is_the_last_evaluation_on_validation(finished_row):
     assert measure(finished_row("base", 5.0, 20.123, 31.0)) == Measurement(
+        seeds=1,
         perplexity=5.0,
+        perplexity_spread=None,
         bleu=20.12,
+        bleu_spread=None,
         bleu_signature="the paper's",
         sacrebleu=31.0,
         sacrebleu_signature="today's",
@@ -63,6 +66,14 @@ def test_what_is_measured_is_the_last_evaluation_on_validation(finished_row):
         trained_target_tokens=300,
         tokens_per_second=50.0,
     )
+
+
+def test_of_several_seeds_means_and_spreads_are_measured(finished_row):
+    figures = ("base", 5.0, 20.0, 31.0), ("base-2018", 5.5, 19.0, 31.5), ("base-2019", 5.1, 22.0, 32.0)
+    measurement = measure(*(finished_row(*each) for each in figures))
+    assert (measurement.seeds, measurement.perplexity, measurement.perplexity_spread) == (3, 5.2, 0.5)
+    assert (measurement.bleu, measurement.bleu_spread, measurement.sacrebleu) == (20.33, 3.0, 31.5)
+    assert (measurement.trained_target_tokens, measurement.tokens_per_second) == (300, 50.0)
 
 
 def test_where_the_papers_protocol_does_not_know_the_language_bleu_is_todays(finished_row):
@@ -83,7 +94,8 @@ def test_differences_are_the_row_minus_base_here_and_in_the_paper(finished_row):
 
 def test_rows_are_measured_by_their_own_runs(finished_row, planned_run):
     runs = [finished_row("base", 5.0, 20.0, 1.0), planned_run("A-h1"), finished_row("big", 4.0, 24.0, 2.0)]
-    rows = report_rows([describe_row(ROWS[run.name], 1.0, run) for run in runs], [runs[0], runs[2]])
+    finished = {"base": runs[:1], "A-h1": [], "big": runs[2:]}
+    rows = report_rows([describe_row(ROWS[run.name], 1.0, run) for run in runs], finished)
     assert [row.name for row in rows] == ["base", "A-h1", "big"]
     assert [row.measurement and row.measurement.perplexity for row in rows] == [5.0, None, 4.0]
     assert [row.differences.bleu_minus_base for row in rows] == [0.0, None, 4.0]
