@@ -13,6 +13,7 @@ import urllib.request
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,8 +30,10 @@ VASWANI = os.path.join(os.path.dirname(sys.executable), "vaswani")
 
 @contextmanager
 def serving(command: list[str], port: int, **given) -> Iterator[str]:
-    """Run a server until its page is there, and end it afterwards."""
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **given)
+    """Run a server until its page is there, and end it with Ctrl-C afterwards."""
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore Ctrl-C
+    given |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "preexec_fn": heed}
+    server = subprocess.Popen(command, **given)
     address = f"http://127.0.0.1:{port}/"
     try:
         for _ in range(240):
