@@ -12,6 +12,7 @@ import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    CompileConfig,
     LogitsProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -20,10 +21,11 @@ from transformers import (
 from .errors import UserError, first_line, not_found
 from .models.allowed_tokens_vaswani import AllowedTokens
 from .models.decoding_vaswani import PAPERS_DECODING
+from .models.fusion_vaswani import CannotCompile
 from .models.generation_vaswani import length_arguments, max_positions
 from .models.int8_vaswani import Int8IsMissing
 from .models.pipeline_vaswani import tokenizer_problem
-from .workers import choose_workers, run_tasks
+from .workers import Pool, choose_workers
 
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,11 @@ class Hypothesis(NamedTuple):
 
 
 def load(
-    name: str, tokenizer_name: str | None = None, device: str | None = None, dtype: str = "auto"
+    name: str,
+    tokenizer_name: str | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+    torch_compile: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model for translation and its tokenizer, from a folder or the Hub.
 
@@ -63,15 +69,18 @@ def load(
     dtype : str, default="auto"
         Such as "float32" or "bfloat16"; "auto" means the one that it was saved in. "int8" is for our Transformers on a
         CPU, and none is chosen then by `device` None; where the CPU or torch cannot, float32 takes its place.
+    torch_compile : bool, default=False
+        Whether its searches compile what they can, which is for our Transformers on a CPU: see `fusion_vaswani`.
 
     Raises
     ------
     UserError
-        If model or tokenizer is missing, they do not fit each other, there is no such device, or int8 is not for it.
+        If model or tokenizer is missing, they do not fit each other, there is no such device, or int8 or compiling is
+        not for it.
 
     Warns
     -----
-    A warning is logged where float32 takes int8's place.
+    A warning is logged where float32 takes int8's place, or nothing can be compiled.
     """
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype="float32" if dtype == INT8 else dtype)
@@ -86,6 +95,8 @@ def load(
         raise UserError(f"device={device!r} must be a device of this machine: {first_line(error)}") from error
     if dtype == INT8:
         _quantize(model, name)
+    if torch_compile:
+        _compile(model, name)
     return model, tokenizer
 
 
@@ -121,33 +132,34 @@ def _quantize(model: PreTrainedModel, name: str) -> None:
         raise UserError(f"dtype='int8' does not go together with model={name!r}: {error}") from error
 
 
-def translate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
-    max_batch_tokens: int = 4096,
-    with_scores: bool = False,
-    on_batch: Callable[[int], object] = lambda translated: None,
-    max_source_length: int | None = None,
-    constraint: Callable[[Sequence[int]], LogitsProcessor] | None = None,
-    workers: int = 1,
-    shortlist: Callable[[Sequence[Sequence[int]]], torch.Tensor] | None = None,
-    **generate_kwargs: Any,
-) -> list[list[Hypothesis]]:
-    """Translate sentences, the longest first.
+def _compile(model: PreTrainedModel, name: str) -> None:
+    """Let a model's searches compile what they can, or warn where there is no compiler."""
+    config = CompileConfig()
+    fused = model.fused(config) if hasattr(model, "fused") else None
+    if fused is None:
+        raise UserError(
+            f"torch_compile is for Transformers of this library on a CPU, and model={name!r} is of another kind, "
+            f"or on device {str(model.device)!r}"
+        )
+    try:
+        fused.enter(torch.zeros(2, model.config.d_model), torch.float32, False)
+    except CannotCompile as error:
+        logger.warning("%s; nothing is compiled instead", error)
+        return
+    model.generation_config.compile_config = config
+
+
+class Translator:
+    """Translates sentences, the longest first, as often as it is called: for that long, its processes live.
 
     Parameters
     ----------
     model, tokenizer
-        A sequence-to-sequence model and its tokenizer.
-    sentences : sequence of str
-        An empty one, or one of white space only, has the empty translation.
+        A sequence-to-sequence model, which must not change from one call to the next, and its tokenizer.
     max_batch_tokens : int, default=4096
         Most source tokens of a batch, padding included; a longer sentence is a batch of its own.
     with_scores : bool, default=False
         Whether to score the translations.
-    on_batch : callable, optional
-        Called after each batch with its number of sentences, first with that of the empty ones; may raise to stop.
     max_source_length : int or None, default=None
         Cut longer sentences off to this many tokens, ``</s>`` included, with a warning. A model with a table of
         positions has a limit of its own.
@@ -163,6 +175,121 @@ def translate(
         As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
         paper (section 6.1).
 
+    Raises
+    ------
+    UserError
+        If there cannot be so many workers.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_batch_tokens: int = 4096,
+        with_scores: bool = False,
+        max_source_length: int | None = None,
+        constraint: Callable[[Sequence[int]], LogitsProcessor] | None = None,
+        workers: int = 1,
+        shortlist: Callable[[Sequence[Sequence[int]]], torch.Tensor] | None = None,
+        **generate_kwargs: Any,
+    ):
+        self.model, self.tokenizer, self.max_batch_tokens = model, tokenizer, max_batch_tokens
+        self.with_scores, self.constraint, self.shortlist = with_scores, constraint, shortlist
+        self.generate_kwargs = generate_kwargs
+        limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
+        self.limit = min(limits, default=None)
+        self.pool = Pool(self._translate_batch, choose_workers(workers, model.device))
+
+    def __enter__(self) -> "Translator":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.close()
+
+    def __call__(
+        self, sentences: Sequence[str], on_batch: Callable[[int], object] = lambda translated: None
+    ) -> list[list[Hypothesis]]:
+        """Translate sentences.
+
+        Parameters
+        ----------
+        sentences : sequence of str
+            An empty one, or one of white space only, has the empty translation.
+        on_batch : callable, optional
+            Called after each batch with its number of sentences, first with that of the empty ones; may raise to stop.
+
+        Returns
+        -------
+        list of list of Hypothesis
+            In the order of `sentences`; `num_return_sequences` of each, the best first.
+
+        Raises
+        ------
+        UserError
+            If ``generate()`` does not take what it was given.
+        """
+        settings = {name: self._setting(name) for name in ("num_return_sequences", "num_beams")}
+        nothing = Hypothesis("", 0.0 if self.with_scores else None)
+        results = [[nothing] * settings["num_return_sequences"] for _ in sentences]
+        indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
+        encoded = _encode(self.tokenizer, [sentences[index] for index in indices], self.limit)
+        ids = dict(zip(indices, encoded, strict=True))
+        on_batch(len(sentences) - len(indices))
+        bytes_per_token = 4 * self.model.config.vocab_size * settings["num_beams"] if self.with_scores else 0
+        lengths = {index: len(tokens) for index, tokens in ids.items()}
+        batches = list(_batches(lengths, self.max_batch_tokens, bytes_per_token, self.pool.size))
+        if len(batches) > 1:
+            self._prepare([ids[index] for index in sorted(lengths, key=lambda index: lengths[index])[:MIN_SHARE]])
+        with closing(self.pool.run([(batch, [ids[index] for index in batch]) for batch in batches])) as translated:
+            for number, hypotheses in translated:
+                batch = batches[number]
+                share = len(hypotheses) // len(batch)
+                for row, index in enumerate(batch):
+                    results[index] = hypotheses[row * share : (row + 1) * share]
+                on_batch(len(batch))
+        return results
+
+    def _setting(self, name: str) -> int:
+        return self.generate_kwargs.get(name) or getattr(self.model.generation_config, name, None) or 1
+
+    def _prepare(self, ids: Sequence[Sequence[int]]) -> None:
+        """Make what the model keeps from one call to the next before there are workers, so that they share it."""
+        if self.pool.size > 1 and not self.pool.is_started:
+            _generate(
+                self.model, self.tokenizer, self._padded(ids), False, self.generate_kwargs | {"max_new_tokens": 1}
+            )
+
+    def _translate_batch(self, task: tuple[Sequence[int], Sequence[Sequence[int]]]) -> list[Hypothesis]:
+        """Translate the sentences with these indices and ids."""
+        indices, ids = task
+        processors = [] if self.constraint is None else [self.constraint(indices)]
+        if self.shortlist is not None:
+            processors.append(AllowedTokens(self.shortlist(ids)))
+        given = self.generate_kwargs | ({"logits_processor": processors} if processors else {})
+        return _generate(self.model, self.tokenizer, self._padded(ids), self.with_scores, given)
+
+    def _padded(self, ids: Sequence[Sequence[int]]) -> Any:
+        return self.tokenizer.pad({"input_ids": list(ids)}, return_tensors="pt").to(self.model.device)
+
+
+def translate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    on_batch: Callable[[int], object] = lambda translated: None,
+    **how: Any,
+) -> list[list[Hypothesis]]:
+    """Translate sentences, the longest first: a `Translator`, called once.
+
+    Parameters
+    ----------
+    model, tokenizer
+        A sequence-to-sequence model and its tokenizer.
+    sentences, on_batch
+        As for a call of `Translator`.
+    **how
+        As for `Translator`, arguments of ``generate()`` among them.
+
     Returns
     -------
     list of list of Hypothesis
@@ -173,45 +300,8 @@ def translate(
     UserError
         If ``generate()`` does not take what it was given, or there cannot be so many workers.
     """
-    workers = choose_workers(workers, model.device)
-    config = model.generation_config
-    settings = {
-        name: generate_kwargs.get(name) or getattr(config, name, None) or 1
-        for name in ("num_return_sequences", "num_beams")
-    }
-    results = [[Hypothesis("", 0.0 if with_scores else None)] * settings["num_return_sequences"] for _ in sentences]
-    limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
-    limit = min(limits, default=None)
-    indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = dict(zip(indices, _encode(tokenizer, [sentences[index] for index in indices], limit), strict=True))
-    on_batch(len(sentences) - len(indices))
-    bytes_per_token = 4 * model.config.vocab_size * settings["num_beams"] if with_scores else 0
-    lengths = {index: len(ids) for index, ids in encoded.items()}
-    batches = list(_batches(lengths, max_batch_tokens, bytes_per_token, workers))
-
-    def padded(batch: Sequence[int]) -> Any:
-        return tokenizer.pad({"input_ids": [encoded[index] for index in batch]}, return_tensors="pt").to(model.device)
-
-    def translate_batch(number: int) -> list[Hypothesis]:
-        batch = batches[number]
-        processors = [] if constraint is None else [constraint(batch)]
-        if shortlist is not None:
-            processors.append(AllowedTokens(shortlist([encoded[index] for index in batch])))
-        given = generate_kwargs | ({"logits_processor": processors} if processors else {})
-        return _generate(model, tokenizer, padded(batch), with_scores, given)
-
-    if workers > 1 and len(batches) > 1:
-        # What the model keeps from one call to the next is made here, so that the workers share it.
-        shortest = sorted(lengths, key=lambda index: lengths[index])[:MIN_SHARE]
-        _generate(model, tokenizer, padded(shortest), False, generate_kwargs | {"max_new_tokens": 1})
-    with closing(run_tasks(translate_batch, len(batches), workers)) as translated:
-        for number, hypotheses in translated:
-            batch = batches[number]
-            share = len(hypotheses) // len(batch)
-            for row, index in enumerate(batch):
-                results[index] = hypotheses[row * share : (row + 1) * share]
-            on_batch(len(batch))
-    return results
+    with Translator(model, tokenizer, **how) as translator:
+        return translator(sentences, on_batch)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Processes that share the memory of this one: forked for a list of tasks, so that a model's weights exist once.
+"""Processes that share the memory of this one: forked when there are tasks, so that a model's weights exist once.
 
 Each computes with one thread of PyTorch: the threads of OpenMP do not survive a fork, and who waits for them waits for
 ever.
@@ -11,8 +11,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -65,49 +65,87 @@ def describe_workers(workers: int, model: Any) -> str:
     threads = f" of {torch.get_num_threads()} thread(s)" if model.device.type == "cpu" else ""
     who = f"{workers} workers of 1 thread each" if workers > 1 else f"1 worker{threads}"
     precision = "int8" if is_quantized(model) else str(model.dtype).removeprefix("torch.")
-    return f"{who}, {precision}, {model.device}"
+    compiled = ", compiled" if getattr(model.generation_config, "compile_config", None) else ""
+    return f"{who}, {precision}, {model.device}{compiled}"
 
 
-def run_tasks(
-    function: Callable[[int], Result], tasks: int, workers: int
-) -> Generator[tuple[int, Result], None, None]:
-    """Yield (task, function(task)) for the tasks 0, 1, ..., begun in this order, as they are done.
+class Pool:
+    """Processes that do tasks, and live until the pool is closed, or this process ends, however it does.
 
-    A single worker, or a single task, is this process itself. Others end when the generator is closed, and when this
-    process ends, however it does.
+    They are forked when there is more than one task for the first time; a single worker, or a single task, is this
+    process itself.
 
     Parameters
     ----------
     function : callable
-        What it returns is pickled on its way here. What it changes is forgotten.
-    tasks, workers : int
+        What it takes and returns is pickled on its way. What it changes is forgotten, and what changes here after the
+        fork, it does not see.
+    workers : int
         How many.
-
-    Raises
-    ------
-    UserError
-        As `function` raised it.
-    WorkerEnded
-        Naming the worker and what ended it.
-    RuntimeError
-        With the traceback of anything else that `function` raised.
     """
-    if min(tasks, workers) <= 1:
-        yield from ((task, function(task)) for task in range(tasks))
-        return
-    waiting = iter(range(tasks))
-    with _started(function, min(tasks, workers)) as ready:
-        busy: set[Worker] = set()
+
+    def __init__(self, function: Callable[[Any], Any], workers: int):
+        self.function, self.size = function, workers
+        self.processes = ExitStack()
+        self.workers: list[Worker] = []
+        self.count = 0  # of all tasks so far
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        self.processes.close()
+        self.workers = []
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there are processes."""
+        return bool(self.workers)
+
+    def run(self, tasks: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+        """Yield the index of each task and what the function returned, begun in their order, as they are done.
+
+        If the generator is closed before its end, or an error ends it, the processes end too.
+
+        Raises
+        ------
+        UserError
+            As the function raised it.
+        WorkerEnded
+            Naming the worker and what ended it.
+        RuntimeError
+            With the traceback of anything else that the function raised.
+        """
+        if min(len(tasks), self.size) <= 1:
+            yield from ((index, self.function(task)) for index, task in enumerate(tasks))
+            return
+        if not self.is_started:
+            self.workers = self.processes.enter_context(_started(self.function, self.size))
+        try:
+            yield from self._share_out(tasks)
+        except BaseException:
+            self.close()  # what its processes still do, nobody waits for
+            raise
+
+    def _share_out(self, tasks: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+        waiting, ready = enumerate(tasks), self.workers
+        first, busy = self.count, set()
+        self.count += len(tasks)
         while True:
-            for worker, task in zip(ready, waiting, strict=False):
-                worker.give(task)
+            for worker, (index, task) in zip(ready, waiting, strict=False):
+                worker.give(first + index, task)
                 busy.add(worker)
             if not busy:
                 return
             ready = [worker for worker in wait(busy) if isinstance(worker, Worker)]
             for worker in ready:
                 busy.remove(worker)
-                yield worker.take()
+                number, result = worker.take()
+                yield number - first, result
 
 
 class Worker:
@@ -131,18 +169,18 @@ class Worker:
         """Return what `wait` waits for."""
         return self.connection.fileno()
 
-    def give(self, task: int) -> None:
+    def give(self, number: int, task: Any) -> None:
         """Hand it a task."""
         with self._noticed():
-            self.connection.send(task)
+            self.connection.send((number, task))
 
     def take(self) -> tuple[int, Any]:
-        """Return the task that it has done, and the result."""
+        """Return the number of the task that it has done, and the result."""
         with self._noticed():
-            task, result, error = self.connection.recv()
+            number, result, error = self.connection.recv()
         if error is not None:
             raise error
-        return task, result
+        return number, result
 
     @contextmanager
     def _noticed(self) -> Generator[None, None, None]:
@@ -156,7 +194,7 @@ class Worker:
 
 
 @contextmanager
-def _started(function: Callable[[int], Any], workers: int) -> Generator[list[Worker], None, None]:
+def _started(function: Callable[[Any], Any], workers: int) -> Generator[list[Worker], None, None]:
     """Fork workers, and kill them at the end of the block."""
     fork = multiprocessing.get_context("fork")
     seed = int(torch.randint(2**62, ()))
@@ -202,7 +240,7 @@ def _forking() -> Generator[None, None, None]:
 
 
 def _serve(
-    name: str, function: Callable[[int], Any], seed: int, connection: Connection, readable: int, parents: int
+    name: str, function: Callable[[Any], Any], seed: int, connection: Connection, readable: int, parents: int
 ) -> None:
     """Do tasks until the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal: the parent decides
@@ -212,12 +250,12 @@ def _serve(
     threading.Thread(target=lambda: os.read(readable, 1) or os._exit(1), daemon=True).start()
     torch.set_num_threads(1)
     while True:
-        task = connection.recv()
-        torch.manual_seed(seed + task)  # whichever worker does it; samples of two tasks differ
-        connection.send((task, *_outcome(name, function, task)))
+        number, task = connection.recv()
+        torch.manual_seed(seed + number)  # whichever worker does it; samples of two tasks differ
+        connection.send((number, *_outcome(name, function, task)))
 
 
-def _outcome(name: str, function: Callable[[int], Result], task: int) -> tuple[Result | None, Exception | None]:
+def _outcome(name: str, function: Callable[[Any], Result], task: Any) -> tuple[Result | None, Exception | None]:
     try:
         return function(task), None
     except UserError as error:

@@ -46,6 +46,7 @@ from vaswani.workers import choose_workers, describe_workers
 
 from .shared.flags import (
     add_batch_flag,
+    add_compile_flag,
     add_decoding_flags,
     add_engine_flag,
     add_model_flags,
@@ -105,6 +106,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_shortlist_flag(how)
     add_batch_flag(how)
     add_workers_flag(how)
+    add_compile_flag(how)
     add_model_flags(how)
     out = parser.add_argument_group("what becomes of it")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")
@@ -164,8 +166,11 @@ def check(options: argparse.Namespace) -> None:
     if options.engine != "torch":
         if options.model is None:
             raise UserError(f"engine={options.engine!r} is for a model: a hypothesis has been written already")
-        if options.shortlist:
-            raise UserError(f"shortlist is for engine 'torch', not for {options.engine!r}")
+        for name in ("shortlist", "torch_compile"):
+            if getattr(options, name):
+                raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
+    if options.torch_compile and not (options.model or options.baseline_model):
+        raise UserError("torch_compile is for a model: a hypothesis has been written already")
     if options.baseline_hypothesis and options.baseline_model:
         raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
     if options.workers is not None and not (options.model or options.baseline_model):
@@ -301,7 +306,8 @@ def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str]
         return read_hypotheses(options.baseline_hypothesis, text)
     if options.baseline_model is None:
         return None
-    model, tokenizer = load(options.baseline_model, None, options.device, options.dtype)
+    where = options.baseline_model, None, options.device, options.dtype
+    model, tokenizer = load(*where, torch_compile=options.torch_compile)
     arguments = {"max_batch_tokens": options.max_batch_tokens, "workers": announced_workers(model, options)}
     return translate_all(model, tokenizer, text.sources or [], **arguments, **decoding(options))
 

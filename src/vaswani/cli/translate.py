@@ -26,6 +26,7 @@ from vaswani.errors import UserError
 from .shared import line_by_line
 from .shared.flags import (
     add_batch_flag,
+    add_compile_flag,
     add_decoding_flags,
     add_engine_flag,
     add_model_flags,
@@ -49,6 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_shortlist_flag(parser)
     add_batch_flag(parser)
     add_workers_flag(parser)
+    add_compile_flag(parser)
     parser.add_argument(
         "--n_best",
         type=at_least_one,
@@ -81,7 +83,8 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
     disable_progress_bar()  # transformers' own, at loading
     if options.engine != "torch":
         return translator_of_engine(options)
-    model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
+    where = options.model, options.tokenizer, options.device, options.dtype
+    model, tokenizer = load(*where, torch_compile=options.torch_compile)
     arguments = search_arguments(model, options)
     workers = choose_workers(options.workers, model.device)
     check_memory = line_by_line.memory_check(
@@ -104,27 +107,22 @@ def translator_of_engine(options: argparse.Namespace) -> line_by_line.Worker:
     with large_imports():
         from .shared.loading import load_model
 
-    if options.shortlist:
-        raise UserError(f"shortlist is for engine 'torch', not for {options.engine!r}")
+    for name in ("shortlist", "torch_compile"):
+        if getattr(options, name):
+            raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
     model, tokenizer = load_model(options)
     return line_translator(model, tokenizer, options, search_arguments(model, options)), str(model)
 
 
 def line_translator(model: Any, tokenizer: Any, options: argparse.Namespace, arguments: dict[str, Any]) -> Translate:
-    """Return what makes lines of sentences; `arguments` are those of `translate`."""
-    from vaswani.translation import translate
+    """Return what makes lines of sentences; `arguments` are those of `Translator`."""
+    from vaswani.translation import Translator
+
+    how = {"max_batch_tokens": options.max_batch_tokens, "with_scores": options.scores}
+    translate = Translator(model, tokenizer, **how, **arguments)  # whose processes end with this one
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
-        translations = translate(
-            model,
-            tokenizer,
-            sentences,
-            max_batch_tokens=options.max_batch_tokens,
-            with_scores=options.scores,
-            on_batch=on_batch,
-            **arguments,
-        )
-        return [line for hypotheses in translations for line in as_lines(hypotheses)]
+        return [line for hypotheses in translate(sentences, on_batch) for line in as_lines(hypotheses)]
 
     return work
 

@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani.errors import UserError, first_line, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
+from vaswani.models.fusion_vaswani import AS_WRITTEN, Fused
 from vaswani.models.generation_vaswani import rows_of
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.workers import usable_cores
@@ -274,13 +275,15 @@ class OnnxModel(VaswaniForConditionalGeneration):
         """Say who computes and how."""
         return f"{self.engine}, 1 worker of {self.threads} thread(s), cpu"
 
-    def encode_source(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput:
+    def encode_source(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, fused: Fused = AS_WRITTEN
+    ) -> BaseModelOutput:
         """Encode; the keys and values for the decoder stand in the place of hidden states."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         states, keys, values = _run(self.encoder_graph, inputs)
         return BaseModelOutput(last_hidden_state=states, hidden_states=(keys, values))
 
-    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> "OnnxState":
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> "OnnxState":
         """Return the state of a search."""
         keys, values = model_kwargs["encoder_outputs"].hidden_states
         return OnnxState(self.decoder_graph, keys, values, model_kwargs["attention_mask"], num_beams)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import CompileConfig, GenerationConfig
 from transformers.utils import logging
 
 
@@ -31,7 +31,7 @@ OURS = frozenset((
     "logits_processor", "prefix_allowed_tokens_fn", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
     "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "repetition_penalty", "encoder_repetition_penalty",
     "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "sequence_bias",
-    "renormalize_logits", "remove_invalid_values", "watermarking_config",
+    "renormalize_logits", "remove_invalid_values", "watermarking_config", "compile_config",
 ))  # fmt: skip
 # Settings that matter only beside another one: they say how to sample, to assist, to cache or to compile.
 ABOUT_OTHERS = frozenset((
@@ -80,6 +80,8 @@ class DecodingSettings:
     returns_dict, returns_several : bool
         Whether a ModelOutput, or more than one translation of a sentence, is asked for.
     suppress_tokens, eos_token_ids : tuple of int
+    compile_config : CompileConfig or None
+        What is to be compiled with, unless `disable_compile` says that nothing is.
     """
 
     num_beams: int
@@ -91,6 +93,7 @@ class DecodingSettings:
     returns_several: bool
     suppress_tokens: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
+    compile_config: CompileConfig | None
 
     @classmethod
     def read(
@@ -141,6 +144,7 @@ class DecodingSettings:
             returns_several=(get("num_return_sequences") or 1) > 1,
             suppress_tokens=tuple(get("suppress_tokens") or ()),
             eos_token_ids=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
+            compile_config=None if get("disable_compile") else get("compile_config"),
         )
 
 

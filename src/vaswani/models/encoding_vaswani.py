@@ -3,12 +3,12 @@
 Axis letters: see `modeling_vaswani.py`. Here also N real tokens of a batch.
 """
 
-import itertools
 from typing import Any
 
 import torch
 
 from .attention_vaswani import attend
+from .fusion_vaswani import AS_WRITTEN, Entering, Fused, multiply
 from .int8_vaswani import is_quantized
 from .packing_vaswani import projection
 
@@ -43,7 +43,7 @@ class RealTokens:
         return rows.view(*self.shape, -1)
 
 
-def encode(encoder: Any, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def encode(encoder: Any, input_ids: torch.Tensor, mask: torch.Tensor, fused: Fused = AS_WRITTEN) -> torch.Tensor:
     """Return what a `VaswaniEncoder` makes of (B, S) ids: (B, S, D), zero at padding.
 
     A few sentences at a time, whose states fit into a core's cache.
@@ -53,42 +53,61 @@ def encode(encoder: Any, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.T
     encoder : VaswaniEncoder
         Whose self-attention is not restricted.
     input_ids, mask : Tensor of shape (B, S)
+    fused : Fused
+        What is between the products.
     """
     hidden_states = encoder.add_positions(encoder.embed(input_ids, None))
     parts = max(1, input_ids.numel() // MAX_POSITIONS)
-    encoded = map(_encode_part, itertools.repeat(encoder), hidden_states.chunk(parts), mask.chunk(parts))
-    return torch.cat(list(encoded))
+    encoded = [
+        _encode_part(encoder, *part, fused) for part in zip(hidden_states.chunk(parts), mask.chunk(parts), strict=True)
+    ]
+    return torch.cat(encoded)
 
 
-def _encode_part(encoder: Any, hidden_states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _encode_part(encoder: Any, hidden_states: torch.Tensor, mask: torch.Tensor, fused: Fused) -> torch.Tensor:
     """Turn (B, S, D) embeddings with their positions into (B, S, D) states."""
     real, dtype = RealTokens(mask), attention_dtype(encoder)
-    rows, legal = real.pick(hidden_states), None
+    states, legal = real.pick(hidden_states), None
     if real.positions is not None:
         legal = torch.zeros_like(mask, dtype=dtype).masked_fill(mask == 0, torch.finfo(dtype).min)
         heads = encoder.config.encoder_attention_heads
         legal = legal[:, None].expand(-1, mask.shape[1], -1).repeat_interleave(heads, dim=0)  # (B * H, S, S)
+    entering = fused.enter(states, states.dtype, is_quantized(encoder))
     for layer in encoder.layers:
-        rows = layer.self_attn_layer_norm(rows + _self_attention(layer.self_attn, rows, real, legal, dtype))
-        hidden = layer.activation(projection(layer, "fc1", [layer.fc1])(rows), inplace=True)
-        rows = layer.final_layer_norm(rows + projection(layer, "fc2", [layer.fc2])(hidden))
-    return real.put_back(rows)
+        attended = _self_attention(layer.self_attn, entering, real, legal, dtype, fused)
+        leaving = multiply(projection(layer.self_attn, "out", [layer.self_attn.out_proj]), attended)
+        norm = layer.self_attn_layer_norm
+        states, *entering = fused.add_and_norm(*leaving, states, norm.weight, norm.bias, norm.eps)
+        hidden = fused.activate(*multiply(projection(layer, "fc1", [layer.fc1]), entering), layer.activation)
+        leaving, norm = multiply(projection(layer, "fc2", [layer.fc2]), hidden), layer.final_layer_norm
+        states, *entering = fused.add_and_norm(*leaving, states, norm.weight, norm.bias, norm.eps)
+    return real.put_back(states)
 
 
 def _self_attention(
-    attention: Any, rows: torch.Tensor, real: RealTokens, legal: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor:
+    attention: Any,
+    entering: Entering,
+    real: RealTokens,
+    legal: torch.Tensor | None,
+    dtype: torch.dtype,
+    fused: Fused,
+) -> Entering:
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    together = real.put_back(projection(attention, "qkv", projections)(rows).to(dtype))
+    leaving = multiply(projection(attention, "qkv", projections), entering)
+    together = real.put_back(fused.leave_as(*leaving, dtype)[0])
     widths = (attention.head_dim, attention.head_dim, attention.v_head_dim)
     parts = together.split([part.out_features for part in projections], dim=-1)
     query, key, value = (_heads(part, width) for part, width in zip(parts, widths, strict=True))  # (B * H, S, d_k)
     output = attend(query, key.mT, value, legal, attention.scaling, attention.q_proj.out_features // widths[0])
-    return projection(attention, "out", [attention.out_proj])(real.pick(output).to(rows.dtype))
+    return fused.enter(real.pick(output), leaving.product.dtype, leaving.scales is not None)
 
 
 def source_keys_and_values(
-    decoder: Any, states: torch.Tensor, mask: torch.Tensor | None, dtype: torch.dtype
+    decoder: Any,
+    states: torch.Tensor,
+    mask: torch.Tensor | None,
+    dtype: torch.dtype,
+    fused: Fused = AS_WRITTEN,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return the keys and values of encoder-decoder attention, of all layers.
 
@@ -101,6 +120,8 @@ def source_keys_and_values(
         1 for each real token; the others are left out on a CPU. On a GPU it would have to wait for their number.
     dtype : dtype
         In which they are wanted.
+    fused : Fused
+        What is between the products.
 
     Returns
     -------
@@ -111,13 +132,14 @@ def source_keys_and_values(
     real = RealTokens(states.new_ones(states.shape[:2]) if mask is None or states.device.type != "cpu" else mask)
     project = projection(decoder, "source", parts)
     few = MAX_POSITIONS // 2 if states.device.type == "cpu" else len(states) * states.shape[1]
-    rows = torch.cat([project(some).to(dtype) for some in real.pick(states).split(few)])
+    entering = (fused.enter(some, some.dtype, project.is_int8) for some in real.pick(states).split(few))
+    rows = torch.cat([fused.leave_as(*multiply(project, some), dtype)[0] for some in entering])
     widths = [attention.k_proj.out_features + attention.v_proj.out_features for attention in attentions]
     pairs = []
     for attention, together in zip(attentions, rows.split(widths, dim=-1), strict=True):
         keys, values = real.put_back(together).tensor_split([attention.k_proj.out_features], dim=-1)
         keys = keys.unflatten(-1, (-1, attention.head_dim)).permute(0, 2, 3, 1).flatten(0, 1)
-        pairs.append((keys, _heads(values, attention.v_head_dim)))
+        pairs.append((keys.contiguous(), _heads(values, attention.v_head_dim).contiguous()))  # of one sentence, too
     return pairs
 
 

@@ -7,13 +7,14 @@ Axis letters: see `modeling_vaswani.py`.
 """
 
 import copy
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import CompileConfig, GenerationConfig, LogitsProcessorList
 from transformers.generation import GenerationMixin
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_outputs import BaseModelOutput
@@ -21,6 +22,7 @@ from transformers.utils import logging
 
 from .allowed_tokens_vaswani import AllowedTokens
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings
+from .fusion_vaswani import AS_WRITTEN, Fused
 from .search_vaswani import DecoderState, Scorer, SearchState, beam_search, greedy_search, with_ends_forced_at
 
 
@@ -65,6 +67,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         extra_target_tokens : int, default=50
             Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).
             Gives way to `max_new_tokens` and `max_length`. A learned table of positions limits the length too.
+        compile_config : CompileConfig, optional
+            On a CPU, a Transformer's searches compile what lies between its matrix products: `fusion_vaswani`. That
+            takes some seconds once a process, of which a cache on disk saves most the next time. Other models, and
+            settings other than transformers' defaults, are left to transformers.
 
         Returns
         -------
@@ -76,11 +82,16 @@ class VaswaniGenerationMixin(GenerationMixin):
         ------
         ValueError
             If settings contradict each other or are out of their range.
+        CannotCompile
+            If there is nothing to compile with.
         """
         kwargs = dict(zip(POSITIONAL, args, strict=False)) | kwargs
         if kwargs.get("synced_gpus") is None and weights_are_sharded(self):
             kwargs["synced_gpus"] = True
         settings = DecodingSettings.read(kwargs, generation_config, self.generation_config, changed_loop(self))
+        fused = self.fused(settings.compile_config)
+        if fused is None:
+            settings = dataclasses.replace(settings, foreign=settings.foreign or "compile_config")
         changes: dict[str, Any] = {}
         banned = [] if self.config.pad_token_id is None else [self.config.pad_token_id]
         if not set(banned) <= {*settings.suppress_tokens, *settings.eos_token_ids}:
@@ -93,8 +104,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         search = choose_search(settings)
         if search is not None:
             only_bans = all(type(given) is AllowedTokens for given in kwargs.get("logits_processor") or [])
-            kwargs |= self._encoded(inputs, kwargs)
-            kwargs["custom_generate"] = functools.partial(run_search, search=search, extra=extra, only_bans=only_bans)
+            kwargs |= self._encoded(inputs, kwargs, fused)
+            kwargs["custom_generate"] = functools.partial(
+                run_search, search=search, extra=extra, only_bans=only_bans, fused=fused
+            )
         for name in ("length_penalty_alpha", "extra_target_tokens"):
             kwargs.pop(name, None)
         if generation_config is not None and changes:
@@ -103,20 +116,26 @@ class VaswaniGenerationMixin(GenerationMixin):
             changes = {name: value for name, value in changes.items() if name in kwargs}  # they override the config
         return super().generate(inputs, generation_config, **kwargs | changes)
 
-    def encode_source(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput | None:
+    def fused(self, compile_config: CompileConfig | None) -> Fused | None:
+        """Return what lies between the matrix products of the model, or None if it cannot be compiled as is asked."""
+        return AS_WRITTEN if compile_config is None else None
+
+    def encode_source(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, fused: Fused = AS_WRITTEN
+    ) -> BaseModelOutput | None:
         """Encode (B, S) ids; a model that knows a faster way than its encoder's `forward` returns what that gives."""
         return None
 
-    def _encoded(self, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _encoded(self, inputs: torch.Tensor | None, kwargs: Mapping[str, Any], fused: Fused) -> dict[str, Any]:
         """Return `encoder_outputs` where there is a faster way to them."""
         ids, mask = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("attention_mask")
         others = (kwargs.get(name) for name in ("encoder_outputs", "inputs_embeds"))
         if ids is None or mask is None or mask.shape != ids.shape or any(other is not None for other in others):
             return {}
-        encoded = self.encode_source(ids, mask)
+        encoded = self.encode_source(ids, mask, fused)
         return {} if encoded is None else {"encoder_outputs": encoded}
 
-    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> DecoderState:
         """Return the state in which a search starts to decode; a model that knows a faster one returns that.
 
         Parameters
@@ -125,6 +144,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             K, hypotheses of each sentence.
         model_kwargs : dict
             The model's inputs except the decoder's ids, R rows of each: `encoder_outputs`, `attention_mask`, ...
+        fused : Fused
+            What `self.fused` has returned.
         """
         return ModelState(self, model_kwargs)
 
@@ -138,11 +159,12 @@ def run_search(
     search: Callable[[SearchState], Any],
     extra: int | None,
     only_bans: bool,
+    fused: Fused,
     **model_kwargs: Any,
 ) -> Any:
     """Run a search of ours on what transformers' `generate` has prepared: (R, P) `input_ids` and all that follows.
 
-    `extra` is `DecodingSettings.extra_target_tokens`; for `only_bans` see `Scorer`.
+    `extra` is `DecodingSettings.extra_target_tokens`; for `only_bans` see `Scorer`, for `fused` `decoder_state`.
     """
     num_beams, length = generation_config.num_beams or 1, input_ids.shape[1]
     limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
@@ -153,7 +175,7 @@ def run_search(
         if isinstance(processor, AllowedTokens):
             processor.check(model.config.vocab_size)
     scorer = Scorer(logits_processor, generation_config, input_ids, only_bans)
-    return search(SearchState(model.decoder_state(num_beams, model_kwargs), scorer, limit, num_beams))
+    return search(SearchState(model.decoder_state(num_beams, model_kwargs, fused), scorer, limit, num_beams))
 
 
 def max_positions(config: Any) -> int | None:

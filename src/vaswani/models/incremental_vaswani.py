@@ -8,6 +8,7 @@ Axis letters: see `modeling_vaswani.py`.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_vaswani import attend
 from .encoding_vaswani import attention_dtype, source_keys_and_values
-from .packing_vaswani import projection, rows_of
+from .fusion_vaswani import AS_WRITTEN, Entering, Fused, Leaving, multiply
+from .packing_vaswani import Projection, projection, rows_of
 
 
 # A full cache grows by a quarter. All copies of a decoding then add up to at most four times the final cache, and at
@@ -62,6 +64,8 @@ class KVCache:
         One of each a layer. Slots beyond (`length` - `dropped`) * K are empty.
     mask : Tensor of shape (B, K, slots)
         Added to attention scores: 0 where a hypothesis may look, -inf elsewhere.
+    first_open_slot : Tensor of shape (1,)
+        Where the K slots of the open position begin.
     """
 
     def __init__(self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int, dtype: torch.dtype):
@@ -72,6 +76,7 @@ class KVCache:
         self.keys = [states.new_empty(rows, 0, attention.head_dim) for attention in attentions]
         self.values = [states.new_empty(rows, 0, attention.v_head_dim) for attention in attentions]
         self.mask = states.new_empty(len(states), num_beams, 0)
+        self.first_open_slot = torch.zeros(1, dtype=torch.int64, device=states.device)
 
     def advance(self, parents: torch.Tensor | None) -> None:
         """Open the next position: each hypothesis sees there itself, and before it what its parent (B, K) saw."""
@@ -84,13 +89,14 @@ class KVCache:
             self.mask[..., self._slots_of(self.length - self.restriction)] = -math.inf
         self.mask[..., self._slots_of(self.length)].diagonal(dim1=1, dim2=2).zero_()
         self.length += 1
+        self.first_open_slot = torch.tensor([self.open_slots.start], device=self.mask.device)
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the (B * H, K, d_k) keys and (B * H, K, d_v) values of the open position; return those of all slots.
 
         Attention covers empty slots too, masked: a slice without them would be copied by `bmm`.
         """
-        slots = self._slots_of(self.length - 1)
+        slots = self.open_slots
         self.keys[layer][:, slots] = keys
         self.values[layer][:, slots] = values
         return self.keys[layer], self.values[layer]
@@ -100,6 +106,11 @@ class KVCache:
         self.keys = [select_sentences(keys, sentences, self.num_heads) for keys in self.keys]
         self.values = [select_sentences(values, sentences, self.num_heads) for values in self.values]
         self.mask = self.mask[sentences]
+
+    @property
+    def open_slots(self) -> slice:
+        """The slots of the open position."""
+        return self._slots_of(self.length - 1)
 
     def _slots_of(self, position: int) -> slice:
         start = (position - self.dropped) * self.num_beams
@@ -137,15 +148,17 @@ class IncrementalLayer:
         Its part of `source_keys_and_values`.
     num_beams : int
         K.
+    fused : Fused
+        What is between the products.
     """
 
-    def __init__(self, layer: Any, index: int, source: tuple[torch.Tensor, torch.Tensor], num_beams: int):
-        self.layer, self.index, self.num_beams = layer, index, num_beams
+    def __init__(
+        self, layer: Any, index: int, source: tuple[torch.Tensor, torch.Tensor], num_beams: int, fused: Fused
+    ):
+        self.layer, self.index, self.num_beams, self.fused = layer, index, num_beams, fused
         self_attn, cross_attn = layer.self_attn, layer.encoder_attn
         self.num_heads = self_attn.q_proj.out_features // self_attn.head_dim
-        projections = (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj)
-        self.qkv_widths = [part.out_features for part in projections]
-        self.self_qkv = projection(self_attn, "qkv", projections)
+        self.self_qkv = projection(self_attn, "qkv", (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj))
         self.self_out = projection(self_attn, "out", [self_attn.out_proj])
         self.cross_q = projection(cross_attn, "q", [cross_attn.q_proj])
         self.cross_out = projection(cross_attn, "out", [cross_attn.out_proj])
@@ -155,41 +168,72 @@ class IncrementalLayer:
 
     def __call__(
         self,
-        hidden_states: torch.Tensor,
+        states: torch.Tensor,
+        entering: Entering,
         cache: KVCache,
         target_mask: torch.Tensor,
         source_mask: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Turn the (R, D) states of the open position into those of the next layer.
+    ) -> tuple[torch.Tensor, Entering]:
+        """Turn the (R, D) states of the open position, and what enters of them, into those of the next layer.
 
-        Masks of shape (B * H, K, slots) and (B * H, K, S) are added to the scores.
+        Masks are those of `IncrementalState._mask`.
         """
         layer = self.layer
-        output = self._self_attention(hidden_states, cache, target_mask)
-        hidden_states = layer.self_attn_layer_norm(output.add_(hidden_states))
-        output = self._cross_attention(hidden_states, source_mask)
-        hidden_states = layer.encoder_attn_layer_norm(output.add_(hidden_states))
-        output = self.fc2(layer.activation(self.fc1(hidden_states), inplace=True))
-        return layer.final_layer_norm(output.add_(hidden_states))
+        entering = self._self_attention(entering, cache, target_mask)
+        states, entering = self._add_and_norm(self.self_out, entering, states, layer.self_attn_layer_norm)
+        entering = self._cross_attention(entering, source_mask)
+        states, entering = self._add_and_norm(self.cross_out, entering, states, layer.encoder_attn_layer_norm)
+        entering = self.fused.activate(*multiply(self.fc1, entering), layer.activation)
+        return self._add_and_norm(self.fc2, entering, states, layer.final_layer_norm)
 
-    def _self_attention(self, hidden_states: torch.Tensor, cache: KVCache, mask: torch.Tensor) -> torch.Tensor:
-        attention = self.layer.self_attn
-        query, key, value = self.self_qkv(hidden_states).split(self.qkv_widths, dim=-1)
-        keys, values = cache.append(
-            self.index, self._fold(key, attention.head_dim), self._fold(value, attention.v_head_dim)
+    def _self_attention(self, entering: Entering, cache: KVCache, mask: torch.Tensor) -> Entering:
+        attention, dtype = self.layer.self_attn, cache.mask.dtype
+        leaving = multiply(self.self_qkv, entering)
+        if self.fused.self_attend_alone is not None:
+            keys, values = (self._with_heads(states[self.index]) for states in (cache.keys, cache.values))
+            return self.fused.self_attend_alone(*leaving, cache.first_open_slot, keys, values, mask, attention.scaling)
+        widths = (attention.head_dim, attention.head_dim, attention.v_head_dim)
+        query, key, value = self._fold(leaving, widths, dtype)
+        keys, values = cache.append(self.index, key, value)
+        return self._attend(query, keys.mT, values, mask, attention.scaling, leaving)
+
+    def _cross_attention(self, entering: Entering, mask: torch.Tensor | None) -> Entering:
+        attention, leaving = self.layer.encoder_attn, multiply(self.cross_q, entering)
+        if self.fused.attend_alone is not None:
+            keys, values = self._with_heads(self.source_keys), self._with_heads(self.source_values)
+            return self.fused.attend_alone(*leaving, keys, values, mask, attention.scaling)
+        widths = (attention.head_dim,)
+        (query,) = self._fold(leaving, widths, self.source_keys.dtype)
+        return self._attend(query, self.source_keys, self.source_values, mask, attention.scaling, leaving)
+
+    def _fold(self, leaving: Leaving, widths: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        product, scales, bias = leaving
+        product, scales = (
+            each if each is None else each.unflatten(0, (-1, self.num_beams)) for each in (product, scales)
         )
-        query = self._fold(query, attention.head_dim)
-        return self.self_out(attend(query, keys.mT, values, mask, attention.scaling, self.num_heads))
+        return self.fused.fold(product, scales, bias, self.num_heads, widths, dtype)
 
-    def _cross_attention(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        attention = self.layer.encoder_attn
-        query = self._fold(self.cross_q(hidden_states), attention.head_dim)
-        output = attend(query, self.source_keys, self.source_values, mask, attention.scaling, self.num_heads)
-        return self.cross_out(output)
+    def _attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scaling: float,
+        leaving: Leaving,
+    ) -> Entering:
+        attended = attend(query, keys, values, mask, scaling, self.num_heads)
+        return self.fused.enter(attended, leaving.product.dtype, leaving.scales is not None)
 
-    def _fold(self, states: torch.Tensor, width: int) -> torch.Tensor:
-        states = states.view(-1, self.num_beams, self.num_heads, width)
-        return states.transpose(1, 2).flatten(0, 1)  # (R, H * width) -> (B * H, K, width)
+    def _add_and_norm(
+        self, sublayer: Projection, entering: Entering, states: torch.Tensor, norm: nn.LayerNorm
+    ) -> tuple[torch.Tensor, Entering]:
+        leaving = multiply(sublayer, entering)
+        states, *entering = self.fused.add_and_norm(*leaving, states, norm.weight, norm.bias, norm.eps)
+        return states, entering
+
+    def _with_heads(self, states: torch.Tensor) -> torch.Tensor:
+        return states.unflatten(0, (-1, self.num_heads))  # (B * H, ...) -> (B, H, ...)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the (B',) sentences."""
@@ -209,24 +253,37 @@ class IncrementalState:
         1 for each real token.
     num_beams : int
         K.
+    fused : Fused
+        What is between the products: as written, or compiled.
     """
 
-    def __init__(self, model: Any, states: torch.Tensor, source_mask: torch.Tensor | None, num_beams: int):
-        self.decoder, self.lm_head = model.model.decoder, model.lm_head
+    def __init__(
+        self,
+        model: Any,
+        states: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        num_beams: int,
+        fused: Fused = AS_WRITTEN,
+    ):
+        if num_beams > 1:  # products of matrices are fast for several queries
+            fused = replace(fused, attend_alone=None, self_attend_alone=None)
+        self.decoder, self.lm_head, self.fused = model.model.decoder, model.lm_head, fused
         layers, dtype = self.decoder.layers, attention_dtype(model)
-        source = source_keys_and_values(self.decoder, states, source_mask, dtype)
+        source = source_keys_and_values(self.decoder, states, source_mask, dtype, fused)
         self.cache = KVCache([layer.self_attn for layer in layers], states, num_beams, dtype)
         self.layers = [
-            IncrementalLayer(layer, index, part, num_beams)
+            IncrementalLayer(layer, index, part, num_beams, fused)
             for index, (layer, part) in enumerate(zip(layers, source, strict=True))
         ]
         self.source_mask: torch.Tensor | None = None  # (B, K, S), added to scores
-        if source_mask is not None and not source_mask.all():
+        if fused.attend_alone is not None and source_mask is None:
+            source_mask = states.new_ones(states.shape[:2])
+        if source_mask is not None and (fused.attend_alone is not None or not source_mask.all()):
             mask = torch.zeros_like(source_mask, dtype=dtype).masked_fill(source_mask == 0, torch.finfo(dtype).min)
             self.source_mask = mask[:, None].repeat(1, num_beams, 1)
         self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
-        if self.project_to_vocabulary is self.lm_head and self.lm_head.bias is None:
-            self.project_to_vocabulary = self._multiply_in_place
+        if self.project_to_vocabulary.multiply is self.lm_head and self.lm_head.bias is None:
+            self.project_to_vocabulary = Projection(self._multiply_in_place)
         self.logits = states.new_empty(0)
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
@@ -234,9 +291,12 @@ class IncrementalState:
         device = self.logits.device
         parents = None if parents is None else parents.to(device)
         for column in tokens.to(device).unbind(-1):
-            hidden_states = self._decode(column, parents)
+            entering = self._decode(column, parents)
             parents = None
-        return self.project_to_vocabulary(hidden_states).to(tokens.device)
+        product, scales, bias = multiply(self.project_to_vocabulary, entering)
+        if scales is not None:
+            product = product.mul_(scales) if bias is None else torch.addcmul(bias, product, scales, out=product)
+        return product.to(tokens.device)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the (B',) sentences."""
@@ -250,19 +310,22 @@ class IncrementalState:
         cut = rows_of(self.lm_head, ids.to(self.logits.device))
         self.project_to_vocabulary = projection(cut, "weight", [cut])
 
-    def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Append (B, K) tokens; return the decoder's (R, D) output."""
+    def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> Entering:
+        """Append (B, K) tokens; return what of the decoder's (R, D) output enters the projection to the vocabulary."""
         past_length = self.cache.length
         self.cache.advance(parents)
-        target_mask, source_mask = (self._for_all_heads(mask) for mask in (self.cache.mask, self.source_mask))
-        hidden_states = self.decoder.embed(tokens.flatten()[:, None], None)
-        hidden_states = self.decoder.add_positions(hidden_states, past_length)[:, 0]  # (R, D)
+        target_mask, source_mask = (self._mask(mask) for mask in (self.cache.mask, self.source_mask))
+        states = self.decoder.embed(tokens.flatten()[:, None], None)
+        states = self.decoder.add_positions(states, past_length)[:, 0]  # (R, D)
+        entering = self.fused.enter(states, states.dtype, self.project_to_vocabulary.is_int8)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, self.cache, target_mask, source_mask)
-        return hidden_states
+            states, entering = layer(states, entering, self.cache, target_mask, source_mask)
+        return entering
 
-    def _for_all_heads(self, mask: torch.Tensor | None) -> torch.Tensor | None:
-        return None if mask is None else mask.repeat_interleave(self.cache.num_heads, dim=0)
+    def _mask(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """Return a (B, K, N) mask as attention takes it: (B * H, K, N), or for single queries as it is."""
+        is_alone = self.fused.attend_alone is not None
+        return mask if mask is None or is_alone else mask.repeat_interleave(self.cache.num_heads, dim=0)
 
     def _multiply_in_place(self, hidden_states: torch.Tensor) -> torch.Tensor:
         # Logits are by far the largest tensor: memory for new ones at every step would cost as much time as a layer.

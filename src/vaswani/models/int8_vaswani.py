@@ -56,19 +56,35 @@ class Int8Linear(nn.Module):
     @staticmethod
     def side_by_side(owner: nn.Module, name: str, layers: Sequence["Int8Linear"]) -> Projection:
         """Return the function that does the work of several layers: see `packing_vaswani.projection`."""
-        packed, scales, zeros, bias = kept(owner, name, layers, lambda: _pack(layers))
+        return Int8Projection(*kept(owner, name, layers, lambda: _pack(layers)))
 
-        def project(states: torch.Tensor) -> torch.Tensor:
-            rows, row_scales = quantize_rows(states)
-            # y = x W^T with a scale per output and none (1) for x; no bias; float32; nothing fused behind it
-            output = torch.ops.onednn.qlinear_pointwise(
-                rows.view(torch.uint8).add_(ZERO_POINT), 1.0, ZERO_POINT, packed, scales, zeros,
-                None, 1.0, 0, torch.float32, "none", [], "",
-            )  # fmt: skip
-            output = output.mul_(row_scales) if bias is None else torch.addcmul(bias, output, row_scales)
-            return output.to(states.dtype)
 
-        return project
+class Int8Projection(Projection):
+    """The function of one or several `Int8Linear`.
+
+    Parameters
+    ----------
+    packed, scales, zeros, bias
+        As `_pack` returns them.
+    """
+
+    is_int8 = True
+
+    def __init__(self, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bias: torch.Tensor | None):
+        self.packed, self.scales, self.zeros, self.bias = packed, scales, zeros, bias
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        rows, scales = quantize_unsigned(states)
+        output = self.multiply(rows)
+        output = output.mul_(scales) if self.bias is None else torch.addcmul(self.bias, output, scales, out=output)
+        return output.to(states.dtype)
+
+    def multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        """Multiply (R, D) rows of `quantize_unsigned`: float32, without their scales and the bias."""
+        # y = x W^T with a scale per output and none (1) for x; no bias; float32; nothing fused behind it
+        return torch.ops.onednn.qlinear_pointwise(
+            rows, 1.0, ZERO_POINT, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
 
 
 class Int8Embedding(nn.Module):
@@ -90,6 +106,12 @@ def quantize_rows(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (..., D) states in int8, and the (..., 1) scales that give them back up to half a step of rounding."""
     scales = states.abs().amax(-1, keepdim=True).float().clamp_(min=torch.finfo(torch.float32).tiny).div_(LARGEST)
     return (states / scales).round_().to(torch.int8), scales
+
+
+def quantize_unsigned(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same with the rows shifted by `ZERO_POINT`, as oneDNN multiplies them fast."""
+    rows, scales = quantize_rows(states)
+    return rows.view(torch.uint8).add_(ZERO_POINT), scales
 
 
 def _pack(layers: Sequence[Int8Linear]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:

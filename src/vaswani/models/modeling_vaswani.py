@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import CompileConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, create_masks_for_generate
@@ -36,6 +37,7 @@ from .attention_vaswani import band, eager_attention_forward, restricted
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .encoding_vaswani import encode
+from .fusion_vaswani import AS_WRITTEN, Fused, compiled
 from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
 from .int8_vaswani import Int8Embedding, Int8Linear, is_quantized, quantize
 from .search_vaswani import DecoderState
@@ -504,20 +506,30 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
         super().__init__(config, VaswaniModel(config), bias=config.lm_head_bias)
         self.post_init()
 
-    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
+    def fused(self, compile_config: CompileConfig | None) -> Fused | None:
+        """Return what lies between the matrix products, compiled on a CPU where no module was changed."""
+        if compile_config is None:
+            return AS_WRITTEN
+        is_default = isinstance(compile_config, CompileConfig) and compile_config == CompileConfig()
+        is_possible = self.device.type == "cpu" and is_as_written(self, self.model.decoder)
+        return compiled() if is_default and is_possible else None
+
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> DecoderState:
         """Return an `IncrementalState`, where it gives the logits that the model's own methods would give."""
         if not is_as_written(self, self.model.decoder):
             return super().decoder_state(num_beams, model_kwargs)
         states, mask = model_kwargs["encoder_outputs"][0][::num_beams], model_kwargs.get("attention_mask")
         mask = None if mask is None else mask[::num_beams].to(self.device)
-        return IncrementalState(self, states, mask, num_beams)
+        return IncrementalState(self, states, mask, num_beams, fused)
 
-    def encode_source(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput | None:
+    def encode_source(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, fused: Fused = AS_WRITTEN
+    ) -> BaseModelOutput | None:
         """Encode without padding, on a CPU, where that gives what the encoder's own methods would give."""
         is_possible = self.device.type == "cpu" and self.config.attention_restriction is None
         if not is_possible or not is_as_written(self, self.model.encoder):
             return None
-        return BaseModelOutput(last_hidden_state=encode(self.model.encoder, input_ids, attention_mask))
+        return BaseModelOutput(last_hidden_state=encode(self.model.encoder, input_ids, attention_mask, fused))
 
     def quantize(self) -> "VaswaniForConditionalGeneration":
         """Put int8 in the place of all matrices, for translation on a CPU: see `int8_vaswani`.

@@ -10,7 +10,6 @@ from torch.nn.functional import linear
 
 
 T = TypeVar("T")
-Projection = Callable[[torch.Tensor], torch.Tensor]
 
 # oneDNN arranges a weight for about so many rows; measured, products of 1 to 400 rows take the arrangement alike.
 ROWS = 64
@@ -19,6 +18,24 @@ SAMPLES = 16
 # What was made of a module's weights, and the fingerprints of these. It lies beside the modules, not in them: copies,
 # pickles and state dicts of a model know nothing of it.
 KEPT: WeakKeyDictionary[nn.Module, dict[str, tuple[Hashable, Any]]] = WeakKeyDictionary()
+
+
+class Projection:
+    """The function of one or several linear layers: (..., D) states to (..., W).
+
+    Parameters
+    ----------
+    multiply : callable
+    """
+
+    is_int8 = False
+
+    def __init__(self, multiply: Callable[[torch.Tensor], torch.Tensor]):
+        self.multiply, self.bias = multiply, None
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """Compute."""
+        return self.multiply(states)
 
 
 def projection(owner: nn.Module, name: str, layers: Sequence[Any]) -> Projection:
@@ -40,11 +57,11 @@ def projection(owner: nn.Module, name: str, layers: Sequence[Any]) -> Projection
         return type(layers[0]).side_by_side(owner, name, layers)
     if not can_be_packed(layers[0].weight):
         if len(layers) == 1:
-            return layers[0]
+            return Projection(layers[0])
         weight, bias = kept(owner, name, layers, lambda: side_by_side(layers))
-        return lambda states: linear(states, weight, bias)
+        return Projection(lambda states: linear(states, weight, bias))
     packed, bias = kept(owner, name, layers, lambda: _pack(*side_by_side(layers)))
-    return lambda states: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+    return Projection(lambda states: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], ""))
 
 
 def side_by_side(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:

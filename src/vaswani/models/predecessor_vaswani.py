@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
+from .fusion_vaswani import AS_WRITTEN, Fused
 from .generation_vaswani import ModelState
 from .search_vaswani import DecoderState
 from .translator_vaswani import TranslatorForConditionalGeneration
@@ -136,7 +137,7 @@ class PredecessorForConditionalGeneration(TranslatorForConditionalGeneration):
 
     _is_stateful = True  # transformers then refuses assisted generation, which goes back
 
-    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any]) -> DecoderState:
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> DecoderState:
         """Return a `PredecessorState`."""
         return PredecessorState(self, model_kwargs, num_beams)
 

@@ -231,7 +231,8 @@ def test_a_shortlist_is_asked_once_a_batch_for_the_ids_of_its_sentences(model, t
         asked.append([list(ids) for ids in sources])
         return torch.tensor([0, 3, 7])
 
-    translations = translate(model, tokenizer, ["one", "two three", ""], 1, num_beams=2, shortlist=shortlist)
+    how = {"max_batch_tokens": 1, "num_beams": 2, "shortlist": shortlist}
+    translations = translate(model, tokenizer, ["one", "two three", ""], **how)
     assert asked == [[tokenizer("two three").input_ids], [tokenizer("one").input_ids]]
     assert set(tokenizer("".join(best.text for best, *_ in translations)).input_ids) <= {
         0,

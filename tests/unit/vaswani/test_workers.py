@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import CompileConfig, GenerationConfig
 
 from vaswani import workers
 from vaswani.errors import UserError
-from vaswani.workers import WorkerEnded, choose_workers, describe_workers, run_tasks, usable_cores
+from vaswani.workers import Pool, WorkerEnded, choose_workers, describe_workers, usable_cores
 
 
 CPU = torch.device("cpu")
@@ -21,7 +22,8 @@ pytestmark = [pytest.mark.smoke, pytest.mark.skipif(not workers.CAN_FORK, reason
 
 
 def run(function, tasks=6, number=2):
-    return dict(run_tasks(function, tasks, number))
+    with Pool(function, number) as pool:
+        return dict(pool.run(range(tasks)))
 
 
 def is_alive(pid):
@@ -30,9 +32,9 @@ def is_alive(pid):
 
 
 def test_every_task_is_done_once_by_some_worker():
-    done = list(run_tasks(lambda task: (task * task, os.getpid(), time.sleep(0.05)), 9, 3))
-    assert sorted((task, square) for task, (square, *_) in done) == [(task, task * task) for task in range(9)]
-    processes = {process for _, (_, process, _) in done}
+    done = run(lambda task: (task * task, os.getpid(), time.sleep(0.05)), 9, 3)
+    assert {task: square for task, (square, *_) in done.items()} == {task: task * task for task in range(9)}
+    processes = {process for _, process, _ in done.values()}
     assert len(processes) == 3
     assert os.getpid() not in processes
     assert not any(map(is_alive, processes))
@@ -111,7 +113,7 @@ def test_a_worker_that_ends_too_early_is_named(end, said):
 
 
 def test_a_worker_that_is_killed_before_it_gets_another_task_is_named():
-    with closing(run_tasks(lambda task: (os.getpid(), time.sleep(task)), 3, 2)) as done:
+    with closing(Pool(lambda task: (os.getpid(), time.sleep(task)), 2).run(range(3))) as done:
         task, (process, _) = next(done)
         assert task == 0
         os.kill(process, signal.SIGKILL)
@@ -120,22 +122,51 @@ def test_a_worker_that_is_killed_before_it_gets_another_task_is_named():
 
 
 def test_workers_end_with_the_generator():
-    with closing(run_tasks(lambda task: (os.getpid(), task and time.sleep(600)), 3, 2)) as done:
+    with closing(Pool(lambda task: (os.getpid(), task and time.sleep(600)), 2).run(range(3))) as done:
         _, (process, _) = next(done)
     assert not is_alive(process)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
 
 
+def test_processes_live_from_one_list_of_tasks_to_the_next():
+    with Pool(lambda task: (task, os.getpid()), 2) as pool:
+        assert not pool.is_started
+        first = dict(pool.run(["one", "two", "three"]))
+        assert pool.is_started
+        second = dict(pool.run(["four", "five"]))
+    assert [first[index][0] for index in range(3)] == ["one", "two", "three"]
+    assert [second[index][0] for index in range(2)] == ["four", "five"]
+    processes = {process for done in (first, second) for _, process in done.values()}
+    assert len(processes) == 2
+    assert not any(map(is_alive, processes))
+    assert not pool.is_started
+
+
+def test_after_an_error_there_are_new_processes():
+    with Pool(lambda task: os.getpid() if task != "bad" else 1 / 0, 2) as pool:
+        before = set(dict(pool.run("abcd")).values())
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            list(pool.run(["good", "bad", "good"]))
+        assert not any(map(is_alive, before))
+        assert not before & set(dict(pool.run("abcd")).values())
+
+
+def test_random_numbers_differ_from_task_to_task():
+    with Pool(lambda task: torch.rand(()).item(), 2) as pool:
+        numbers = [number for _ in range(2) for _, number in pool.run(range(4))]
+    assert len(set(numbers)) == 8
+
+
 ENDLESS = """
 import os, time
-from vaswani.workers import run_tasks
+from vaswani.workers import Pool
 
 def work(task):
     os.write(1, f"{os.getpid()}\\n".encode())
     time.sleep(600)
 
-list(run_tasks(work, 3, 3))
+list(Pool(work, 3).run(range(3)))
 """
 
 
@@ -193,10 +224,12 @@ def test_nothing_is_forked_beside_a_gpu_or_where_a_fork_is_not_safe(monkeypatch)
 
 def test_it_is_said_who_computes_and_how():
     model = torch.nn.Linear(1, 1, dtype=torch.bfloat16)
-    model.dtype, model.device = torch.bfloat16, CPU
+    model.dtype, model.device, model.generation_config = torch.bfloat16, CPU, GenerationConfig()
     assert describe_workers(2, model) == "2 workers of 1 thread each, bfloat16, cpu"
     assert describe_workers(1, model) == f"1 worker of {torch.get_num_threads()} thread(s), bfloat16, cpu"
-    model.device = torch.device("cuda:0")
+    model.generation_config.compile_config = CompileConfig()
+    assert describe_workers(2, model) == "2 workers of 1 thread each, bfloat16, cpu, compiled"
+    model.device, model.generation_config = torch.device("cuda:0"), GenerationConfig()
     assert describe_workers(1, model) == "1 worker, bfloat16, cuda:0"
 
 

@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import CompileConfig
 
 from training.benchmarks.translators.work import Contender, Setup
 from vaswani.interop.marian import to_marian
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
+from vaswani.models.fusion_vaswani import CannotCompile
 from vaswani.models.int8_vaswani import Int8IsMissing
-from vaswani.workers import run_tasks
+from vaswani.workers import Pool
 
 
 class ModelContenders:
@@ -35,21 +37,24 @@ class ModelContenders:
         return self._contender(self.setup.threads, beams, partial(self._one_by_one, num_beams=beams, **settings))
 
     def side_by_side(self, beams: int, **settings: Any) -> Contender:
-        """Return the one that translates a batch on each core."""
+        """Return the one that translates a batch on each core, in processes that live on, as `Translator` has them."""
         assert self.setup.workers is not None
-        return self._contender(self.setup.workers, beams, partial(self._side_by_side, num_beams=beams, **settings))
+        generate = partial(self.setup.work.generate, self.model, num_beams=beams, **settings)
+        pool = Pool(generate, self.setup.cores)
+        return self._contender(self.setup.workers, beams, partial(self._side_by_side, pool))
 
     def both(self) -> list[Contender]:
         """Return those of both searches, and of both ways to use the cores, if there are two."""
         ways = [self.one_by_one] + ([self.side_by_side] if self.setup.workers else [])
         return [way(beams) for beams in (1, self.setup.beams) for way in ways]
 
-    def cut(self) -> list[Contender]:
-        """Return those that consider the shortlist alone, in the faster way."""
+    def faster(self, name: str, is_cut: bool = False, **settings: Any) -> list[Contender]:
+        """Return those of both searches with further settings, in the faster way to use the cores."""
         way = self.side_by_side if self.setup.workers else self.one_by_one
-        allowed = AllowedTokens(self.setup.shortlist)
-        contenders = [way(beams, logits_processor=[allowed]) for beams in (1, self.setup.beams)]
-        return [replace(each, name=f"{self.name}, shortlist", is_cut=True) for each in contenders]
+        if is_cut:
+            settings["logits_processor"] = [AllowedTokens(self.setup.shortlist)]
+        contenders = [way(beams, **settings) for beams in (1, self.setup.beams)]
+        return [replace(each, name=f"{self.name}, {name}", is_cut=is_cut) for each in contenders]
 
     def _contender(self, setting: str, beams: int, translate: Callable[[], None]) -> Contender:
         return Contender(self.name, self.precision, setting, beams, translate)
@@ -60,10 +65,10 @@ class ModelContenders:
         if self.setup.device == "cuda":
             torch.cuda.synchronize()
 
-    def _side_by_side(self, **settings: Any) -> None:
-        """Translate as `vaswani translate` does: in processes that are forked for these batches."""
-        work, workers = self.setup.work, self.setup.cores
-        for _ in run_tasks(partial(work.generate, self.model, **settings), len(work.batches), workers):
+    def _side_by_side(self, pool: Pool) -> None:
+        if not pool.is_started:
+            pool.function(0)  # so that the processes share what the model keeps
+        for _ in pool.run(range(len(self.setup.work.batches))):
             pass
 
 
@@ -83,9 +88,9 @@ def ours_in_bfloat16(setup: Setup) -> list[Contender]:
 
 
 def ours_in_int8(setup: Setup) -> list[Contender]:
-    """Return our model in int8, whole and with a part of the vocabulary; the latter in bfloat16 where int8 is missing.
+    """Return our model in int8, whole and with a part of the vocabulary, as it is and compiled.
 
-    None on a GPU.
+    In bfloat16, with a part of the vocabulary, where int8 is missing; none on a GPU.
     """
     if setup.device == "cuda":
         return []
@@ -93,8 +98,19 @@ def ours_in_int8(setup: Setup) -> list[Contender]:
         contenders = ModelContenders(setup, setup.model().quantize(), "ours", "int8")
     except Int8IsMissing as error:
         print(f"ours in int8 is left out: {error}", file=sys.stderr)
-        return ModelContenders(setup, setup.model().bfloat16(), "ours", "bf16").cut()
-    return contenders.both() + contenders.cut()
+        return ModelContenders(setup, setup.model().bfloat16(), "ours", "bf16").faster("shortlist", is_cut=True)
+    found = contenders.both() + contenders.faster("shortlist", is_cut=True)
+    how = {"compile_config": CompileConfig()}
+    try:
+        setup.work.generate(contenders.model, 0, **how)
+    except CannotCompile as error:
+        print(f"ours, compiled, is left out: {error}", file=sys.stderr)
+        return found
+    return [
+        *found,
+        *contenders.faster("compiled", **how),
+        *contenders.faster("compiled, shortlist", is_cut=True, **how),
+    ]
 
 
 def marian_in_bfloat16(setup: Setup) -> list[Contender]:

@@ -134,7 +134,7 @@ class Contender:
     @property
     def is_ours(self) -> bool:
         """Whether it is this project's own model with its own search."""
-        return self.name in ("ours", "ours, shortlist")
+        return self.name.startswith("ours") and self.name != "ours, stock beam"
 
 
 def gigaflops_per_token(model: nn.Module, work: Work, beams: int) -> float:

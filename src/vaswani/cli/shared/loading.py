@@ -9,7 +9,7 @@ from vaswani.translation import load
 
 
 def load_model(options: argparse.Namespace) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Load the model and its tokenizer, by the flags of `add_model_flags`, `add_engine_flag` and, if any, `workers`.
+    """Load the model and its tokenizer, by the flags of `add_model_flags`, `add_engine_flag` and, if any, others.
 
     Raises
     ------
@@ -18,7 +18,7 @@ def load_model(options: argparse.Namespace) -> tuple[Any, PreTrainedTokenizerBas
     """
     where = options.model, options.tokenizer, options.device, options.dtype
     if options.engine == "torch":
-        return load(*where)
+        return load(*where, torch_compile=vars(options).get("torch_compile", False))
     from vaswani.interop.engines import load_engine  # with libraries that are an extra
 
     return load_engine(options.engine, *where, vars(options).get("workers"))

@@ -64,7 +64,10 @@ def test_all_settings_of_all_peers_are_measured_and_fit_a_terminal(monkeypatch):
     assert expected <= settings
     assert settings - expected <= {
         (f"{name}, {precision}", setting)
-        for name, precision in [("ours", "int8"), ("ours, shortlist", "bf16"), ("ours, shortlist", "int8")]
+        for name, precision in [
+            *[(name, "int8") for name in ("ours", "ours, compiled", "ours, compiled, shortlist", "ours, shortlist")],
+            ("ours, shortlist", "bf16"),
+        ]
         for setting in ("2 threads", "2 workers")
     }
     floors = [row["target tokens/s"]["median"] for row in rows if row["what"] == "a token, GFLOP"]

@@ -13,9 +13,9 @@ from training.tables.rows import ROWS
 HEADER = (
     "row,config_name,layers,d_model,d_ff,heads,d_k,d_v,positions,dropout,label_smoothing,max_steps,target_tokens,"
     "vocab_size,parameters,parameters_with_40960_types,paper_parameters,flops_per_target_token,training_flops,"
-    "paper_training_flops,paper_perplexity,paper_bleu,seeds,perplexity,perplexity_spread,bleu,bleu_spread,bleu_signature,sacrebleu,sacrebleu_signature,"
-    "decoding,sentences,trained_target_tokens,tokens_per_second,perplexity_minus_base,paper_perplexity_minus_base,"
-    "bleu_minus_base,paper_bleu_minus_base"
+    "paper_training_flops,paper_perplexity,paper_bleu,seeds,perplexity,perplexity_spread,bleu,bleu_spread,"
+    "bleu_signature,sacrebleu,sacrebleu_signature,decoding,sentences,trained_target_tokens,tokens_per_second,"
+    "perplexity_minus_base,paper_perplexity_minus_base,bleu_minus_base,paper_bleu_minus_base"
 )
 
 

@@ -5,6 +5,7 @@ tests/e2e/test_translate.py has the tests of whole processes, pipes and kills.
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from vaswani import VaswaniForConditionalGeneration, cli, translation, workers
+from vaswani.models import fusion_vaswani
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.tokenization import train_tokenizer
@@ -34,15 +36,19 @@ def folder(random_model, tiny_config, tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Return the list of the calls of `vaswani.translation.translate`: their sentences and other arguments."""
+    """Return the list of the calls of a `Translator`: their sentences, and what it was made with."""
     recorded = []
 
-    def translate(model, tokenizer, sentences, **arguments):
-        recorded.append({"model": model, "sentences": list(sentences), **arguments})
-        return original(model, tokenizer, sentences, **arguments)
+    class Recorder(translation.Translator):
+        def __init__(self, model, tokenizer, **how):
+            super().__init__(model, tokenizer, **how)
+            self.how = {"model": model, **how}
 
-    original = translation.translate
-    monkeypatch.setattr(translation, "translate", translate)
+        def __call__(self, sentences, *given):
+            recorded.append({"sentences": list(sentences), **self.how})
+            return super().__call__(sentences, *given)
+
+    monkeypatch.setattr(translation, "Translator", Recorder)
     return recorded
 
 
@@ -141,7 +147,7 @@ def test_a_signal_while_translating_does_not_wait(monkeypatch):
         signal.getsignal(signal.SIGTERM)  # Python's handler runs before this is over
         pytest.fail("went past the signal")
 
-    monkeypatch.setattr(translation, "translate", interrupted)
+    monkeypatch.setattr(translation.Translator, "__call__", interrupted)
     assert translate(status=128 + signal.SIGTERM) == []
 
 
@@ -156,11 +162,53 @@ def test_flags_reach_the_translation_and_what_is_not_given_is_left_to_the_model(
     flags = ["--num_beams", "2", "--length_penalty_alpha", "0", "--max_new_tokens", "4", "--max_batch_tokens", "9"]
     translate(*flags, "--n_best", "2", "--scores", "--dtype", "bfloat16", "--device", "cpu", "--workers", "1")
     assert cli.main(["translate", "--model", "model", "--input", "in", "--output", "out", "--quiet"]) == 0
-    given, default = ({name: value for name, value in call.items() if name != "on_batch"} for call in calls)
+    given, default = calls
     assert (given.pop("model").dtype, default.pop("model").dtype) == (torch.bfloat16, torch.float32)
     decoding = {"num_beams": 2, "length_penalty_alpha": 0.0, "max_new_tokens": 4, "num_return_sequences": 2}
     assert given == {"sentences": SENTENCES, "max_batch_tokens": 9, "with_scores": True, "workers": 1, **decoding}
     assert default == {"sentences": SENTENCES, "max_batch_tokens": 4096, "with_scores": False, "workers": 2}
+
+
+def test_processes_live_for_all_windows(two_cores, monkeypatch):
+    pools = []
+    start = workers._started
+    monkeypatch.setattr(workers, "_started", lambda *given: pools.append(given) or start(*given))
+    flags = ["--read_ahead", "2", "--max_batch_tokens", "1"]
+    assert translate(*flags, "--workers", "2") == translate(*flags, "--workers", "1", output="alone")
+    assert len(pools) == 1
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_compiled_it_translates_alike_with_workers_too(two_cores, capsys):
+    flags = ["--read_ahead", "2", "--max_batch_tokens", "1", "--dtype", "float32"]
+    expected = translate(*flags)
+    write_lines("out", [])
+    files = ["--model", "model", "--input", "in", "--output", "out", *DECODING]
+    assert cli.main(["translate", *files, *flags, "--torch_compile"]) == 0
+    assert Path("out").read_text() == "".join(expected)
+    assert "Translating with 2 workers of 1 thread each, float32, cpu, compiled" in capsys.readouterr().err
+
+
+def test_without_a_compiler_it_translates_all_the_same(monkeypatch, caplog):
+    def missing(*given, **settings):
+        raise RuntimeError("no g++")
+
+    expected = translate()
+    monkeypatch.setattr(torch._inductor, "standalone_compile", missing)
+    fusion_vaswani.compiled.cache_clear()
+    assert translate("--torch_compile", output="new") == expected
+    fusion_vaswani.compiled.cache_clear()
+    assert "cannot compile here: no g++; nothing is compiled instead" in caplog.text
+
+
+def test_only_torch_on_a_cpu_compiles(capsys, monkeypatch):
+    assert translate("--torch_compile", "--engine", "onnxruntime", status=1) == []
+    assert "error: torch_compile is for engine 'torch', not for 'onnxruntime'" in capsys.readouterr().err
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "fused", lambda self, config: None)
+    assert translate("--torch_compile", status=1) == []
+    assert (
+        "torch_compile is for Transformers of this library on a CPU, and model='model' is" in capsys.readouterr().err
+    )
 
 
 def test_a_tokenizer_may_lie_elsewhere():

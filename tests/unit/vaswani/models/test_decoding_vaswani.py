@@ -8,7 +8,7 @@ THEIR_DEFAULTS = GenerationConfig._get_default_generation_params()
 
 # What our searches do not know of transformers 5.23. A field that a later release adds comes to these by itself.
 FOREIGN = {
-    "assistant_early_exit", "cache_implementation", "compile_config", "constraints", "diversity_penalty", "do_sample",
+    "assistant_early_exit", "cache_implementation", "constraints", "diversity_penalty", "do_sample",
     "dola_layers", "force_words_ids", "guidance_scale", "is_assistant", "low_memory", "max_time", "num_beam_groups",
     "output_attentions", "output_hidden_states", "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens",
     "stop_strings", "token_healing", "use_mtp",

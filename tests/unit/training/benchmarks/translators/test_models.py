@@ -3,6 +3,7 @@ import torch
 
 from training.benchmarks.translators import models
 from training.benchmarks.translators.work import Setup, Work
+from vaswani.models.fusion_vaswani import CannotCompile
 
 
 def setup_of(random_model, cores):
@@ -35,7 +36,7 @@ def test_models_translate_in_one_process_and_in_several(random_model):
     for name in ("ours", "MarianMT"):
         assert {(name, "bf16", *each) for each in both} <= set(settings)
     assert ("ours, stock beam", "bf16", "2 threads", 2) in settings
-    assert all(contender.is_cut == (contender.name == "ours, shortlist") for contender in contenders)
+    assert all(contender.is_cut == contender.name.endswith("shortlist") for contender in contenders)
     assert {contender.setting for contender in contenders if contender.is_cut} == {"2 workers"}
 
 
@@ -46,7 +47,9 @@ def test_each_contender_uses_its_precision_its_search_and_its_part_of_the_vocabu
         seen.append((type(model).__name__, model.dtype, settings))
 
     monkeypatch.setattr(Work, "generate", generate)
-    for contender in entered(setup):
+    contenders = entered(setup)
+    seen.clear()  # whether it can be compiled was tried out
+    for contender in contenders:
         contender.translate()
         (model, dtype, settings), *others = seen
         assert others == [(model, dtype, settings)]  # a call for each batch
@@ -54,6 +57,7 @@ def test_each_contender_uses_its_precision_its_search_and_its_part_of_the_vocabu
         assert model == ("MarianMTModel" if contender.name == "MarianMT" else "VaswaniForConditionalGeneration")
         assert settings.pop("num_beams") == contender.beams
         assert ("logits_processor" in settings) == contender.is_cut
+        assert ("compile_config" in settings) == ("compiled" in contender.name)
         assert ("length_penalty_alpha" in settings) == (contender.name == "ours, stock beam")
         seen.clear()
 
@@ -63,6 +67,18 @@ def test_where_int8_is_missing_bfloat16_has_the_shortlist(random_model, monkeypa
     contenders = models.ours_in_int8(setup_of(random_model, cores=1))
     assert {(contender.precision, contender.is_cut) for contender in contenders} == {("bf16", True)}
     assert "ours in int8 is left out: int8 is not possible here: no VNNI" in capsys.readouterr().err
+
+
+def test_without_a_compiler_that_contender_is_left_out(random_model, monkeypatch, capsys):
+    def generate(self, model, number, **settings):
+        if "compile_config" in settings:
+            raise CannotCompile("no g++")
+
+    monkeypatch.setattr(Work, "generate", generate)
+    contenders = models.ours_in_int8(setup_of(random_model, cores=1))
+    assert not any("compiled" in contender.name for contender in contenders)
+    if contenders[0].precision == "int8":
+        assert "ours, compiled, is left out: no g++" in capsys.readouterr().err
 
 
 def test_with_one_core_there_are_no_workers(random_model):

@@ -9,8 +9,10 @@ FLAGS = {"model": "m", "tokenizer": "t", "device": "cpu", "dtype": "int8"}
 
 
 def test_every_flag_reaches_the_library_that_computes(monkeypatch):
-    monkeypatch.setattr(loading, "load", lambda *given: ("torch", *given))
+    monkeypatch.setattr(loading, "load", lambda *given, torch_compile: ("torch", *given, torch_compile))
     monkeypatch.setattr(engines, "load_engine", lambda *given: given)
-    assert load_model(argparse.Namespace(engine="torch", **FLAGS, workers=3)) == ("torch", *FLAGS.values())
+    assert load_model(argparse.Namespace(engine="torch", **FLAGS, workers=3)) == ("torch", *FLAGS.values(), False)
+    compiled = load_model(argparse.Namespace(engine="torch", **FLAGS, torch_compile=True))
+    assert compiled == ("torch", *FLAGS.values(), True)
     assert load_model(argparse.Namespace(engine="x", **FLAGS, workers=3)) == ("x", *FLAGS.values(), 3)
     assert load_model(argparse.Namespace(engine="x", **FLAGS)) == ("x", *FLAGS.values(), None)
