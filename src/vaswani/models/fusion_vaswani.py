@@ -9,6 +9,7 @@ Axis letters: see `modeling_vaswani.py`. Here also W outputs of a layer, and N k
 import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -164,6 +165,10 @@ DYNAMIC: dict[Callable, dict[int, tuple[int, ...]]] = {
 }
 
 
+# The other dimensions. This is looked up in every call, so that it must be quick.
+FIXED = {(): slice(None), (0,): slice(1, None), (0, 2): slice(1, None, 2), (0, 3): slice(1, 3)}
+
+
 class CannotCompile(ValueError):
     """There is no compiler here, or this release of torch cannot use it."""
 
@@ -182,6 +187,7 @@ class Piece:
 
     def __init__(self, function: Callable):
         self.function, self.dynamic = function, DYNAMIC[function]
+        self.fixed = [FIXED[self.dynamic.get(place, ())] for place in range(len(signature(function).parameters))]
         self.compiled: dict[Hashable, Callable] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -192,19 +198,17 @@ class Piece:
         CannotCompile
             The first time, if that is so.
         """
-        key = tuple([self._fixed(place, each) for place, each in enumerate(arguments)])
+        given, tensors = [], []  # what is compiled in: of a tensor the type and the sizes that stay
+        for argument, fixed in zip(arguments, self.fixed, strict=True):
+            if isinstance(argument, torch.Tensor):
+                tensors.append(argument)
+                given += (argument.dtype, argument.shape[fixed])
+            else:
+                given.append(argument)
+        key = tuple(given)
         if key not in self.compiled:
             self.compiled[key] = self._compile(arguments)
-        return self.compiled[key](*[each for each in arguments if isinstance(each, torch.Tensor)])
-
-    def _fixed(self, place: int, argument: Any) -> Hashable:
-        """Return what is compiled in of an argument: of a tensor the type, and the dimensions that stay."""
-        if not isinstance(argument, torch.Tensor):
-            return argument
-        if place not in self.dynamic:
-            return argument.dtype, argument.shape
-        dynamic = self.dynamic[place]
-        return argument.dtype, *[size for dimension, size in enumerate(argument.shape) if dimension not in dynamic]
+        return self.compiled[key](*tensors)
 
     def _compile(self, arguments: tuple[Any, ...]) -> Callable:
         tensors, shapes = [], []

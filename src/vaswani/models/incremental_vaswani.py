@@ -89,7 +89,7 @@ class KVCache:
             self.mask[..., self._slots_of(self.length - self.restriction)] = -math.inf
         self.mask[..., self._slots_of(self.length)].diagonal(dim1=1, dim2=2).zero_()
         self.length += 1
-        self.first_open_slot = torch.tensor([self.open_slots.start], device=self.mask.device)
+        self.first_open_slot.fill_(self.open_slots.start)
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the (B * H, K, d_k) keys and (B * H, K, d_v) values of the open position; return those of all slots.
@@ -208,9 +208,8 @@ class IncrementalLayer:
 
     def _fold(self, leaving: Leaving, widths: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         product, scales, bias = leaving
-        product, scales = (
-            each if each is None else each.unflatten(0, (-1, self.num_beams)) for each in (product, scales)
-        )
+        product = product.unflatten(0, (-1, self.num_beams))  # (B, K, W)
+        scales = None if scales is None else scales.unflatten(0, (-1, self.num_beams))
         return self.fused.fold(product, scales, bias, self.num_heads, widths, dtype)
 
     def _attend(

@@ -145,16 +145,17 @@ def test_a_compiled_model_translates_as_one_that_is_not(precision, num_beams, ra
 
 
 @needs_a_compiler
+@pytest.mark.parametrize("restriction", [None, 5])
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("precision", ["float32", pytest.param("int8", marks=needs_int8)])
 @torch.no_grad()
-def test_each_step_of_a_compiled_model_gives_the_same_logits(precision, num_beams, random_model, batch):
-    model = random_model()
+def test_each_step_of_a_compiled_model_gives_the_same_logits(precision, num_beams, restriction, random_model, batch):
+    model = random_model(attention_restriction=restriction)
     model = model.quantize() if precision == "int8" else model
     given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")}
     logits = []
     for fused in (AS_WRITTEN, compiled()):
-        encoded = model.encode_source(**given, fused=fused)
+        encoded = model.encode_source(**given, fused=fused) or model.model.encoder(**given)
         rows = {"encoder_outputs": encoded.last_hidden_state[None].repeat_interleave(num_beams, 1)}
         rows["attention_mask"] = given["attention_mask"].repeat_interleave(num_beams, 0)
         state = model.decoder_state(num_beams, rows, fused)
