@@ -34,7 +34,7 @@ def test_python_snippets_run(finished_run, tmp_path, monkeypatch, capsys):
     (tmp_path / "hub_configs").symlink_to(ROOT / "hub_configs")
     save_parser(tmp_path / "runs" / "parser-small" / "model")
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 6
+    assert len(blocks("python")) == 7
     names = {}
     for snippet in blocks("python"):
         exec(compile(snippet, "README.md", "exec"), names)
