@@ -166,6 +166,10 @@ def test_warnings_come_before_the_scores(files, tmp_path, capsys):
             ["--hypothesis", "good.de", "--reference", "test.de", "--workers", "1"],
             "workers=1 is for a model: a hypothesis has been written already",
         ),
+        (
+            ["--hypothesis", "good.de", "--reference", "test.de", "--torch_compile"],
+            "torch_compile is for a model: a hypothesis has been written already",
+        ),
     ],
 )
 def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files, tmp_path):

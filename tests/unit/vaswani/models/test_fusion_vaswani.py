@@ -13,6 +13,7 @@ from vaswani.models.attention_vaswani import attend
 from vaswani.models.fusion_vaswani import (
     AS_WRITTEN,
     CannotCompile,
+    Fused,
     Piece,
     add_and_norm,
     attend_alone,
@@ -188,6 +189,24 @@ def test_it_is_compiled_where_that_is_asked_for(random_model, batch, monkeypatch
     model.model.decoder.layers[0].fc1.register_forward_hook(lambda *given: None)
     model.generate(**given)  # a hook has to be called
     assert not used
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_encoder_and_decoder_use_what_is_compiled(num_beams, random_model, batch, monkeypatch):
+    model, calls = random_model(), []
+
+    def spied(function):
+        return lambda *given: calls.append(function.__name__) or function(*given)
+
+    fused = Fused(*map(spied, fusion_vaswani.DYNAMIC))
+    monkeypatch.setattr(modeling_vaswani, "compiled", lambda: fused)
+    given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")}
+    model.generate(**given, num_beams=num_beams, max_new_tokens=1, compile_config=CompileConfig())
+    assert calls.count("add_and_norm") == 2 * 2 + 2 * 3  # in two layers of each
+    assert calls.count("activate") == 2 + 2
+    assert calls.count("leave_as") == 2 + 1  # in the encoder's layers, and of all keys and values of the source
+    assert calls.count("self_attend_alone") == calls.count("attend_alone") == (2 if num_beams == 1 else 0)
+    assert calls.count("fold") == (0 if num_beams == 1 else 4)
 
 
 def test_without_a_compiler_it_is_said_so(monkeypatch):
