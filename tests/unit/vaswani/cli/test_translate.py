@@ -173,7 +173,8 @@ def test_processes_live_for_all_windows(two_cores, monkeypatch):
     pools = []
     start = workers._started
     monkeypatch.setattr(workers, "_started", lambda *given: pools.append(given) or start(*given))
-    flags = ["--read_ahead", "2", "--max_batch_tokens", "1"]
+    write_lines("in", SENTENCES * 3)
+    flags = ["--read_ahead", "5", "--max_batch_tokens", "1"]
     assert translate(*flags, "--workers", "2") == translate(*flags, "--workers", "1", output="alone")
     assert len(pools) == 1
 
