@@ -142,7 +142,7 @@ def _compile(model: PreTrainedModel, name: str) -> None:
             f"or on device {str(model.device)!r}"
         )
     try:
-        fused.enter(torch.zeros(2, model.config.d_model), torch.float32, False)
+        fused.enter(torch.zeros(2, model.config.d_model), torch.bfloat16, False)  # a cast: something to compile
     except CannotCompile as error:
         logger.warning("%s; nothing is compiled instead", error)
         return
