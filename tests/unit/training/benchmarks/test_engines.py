@@ -28,7 +28,7 @@ def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys):
     rows = engines.run(options_of(*flags, "--engine_turns", "1", "--engine_beams", "1"))
     assert "turn 1/1" in capsys.readouterr().err
     assert [(row["engine"], row["precision"]) for row in rows] == [
-        ("torch", "float32"), ("torch", "bfloat16"), ("torch", "int8"),
+        ("torch", "float32"), ("torch", "bfloat16"), ("torch", "int8"), ("torch, compiled", "int8"),
         ("CTranslate2", "float32"), ("CTranslate2", "int8"),
         ("ONNX Runtime", "float32"), ("ONNX Runtime", "int8"),
         ("MarianMT of transformers", "float32"),
