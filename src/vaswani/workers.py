@@ -65,7 +65,9 @@ def describe_workers(workers: int, model: Any) -> str:
     threads = f" of {torch.get_num_threads()} thread(s)" if model.device.type == "cpu" else ""
     who = f"{workers} workers of 1 thread each" if workers > 1 else f"1 worker{threads}"
     precision = "int8" if is_quantized(model) else str(model.dtype).removeprefix("torch.")
-    compiled = ", compiled" if getattr(model.generation_config, "compile_config", None) else ""
+    compiled = ""
+    if getattr(model.generation_config, "compile_config", None):
+        compiled = ", compiled while the first batch waits: a few seconds, the very first time up to 20"
     return f"{who}, {precision}, {model.device}{compiled}"
 
 
