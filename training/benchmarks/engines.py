@@ -27,6 +27,7 @@ from vaswani.interop.ctranslate2 import save_for_ctranslate2
 from vaswani.interop.marian import save_as_marian
 from vaswani.interop.onnx import save_for_onnx
 from vaswani.text.parallel import read_lines
+from vaswani.translation import load
 
 
 SENTENCES = 64  # made up, where no text is given
@@ -65,13 +66,14 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         flags = [*save(options, folder), "--num_beams", str(options.engine_beams), "--quiet"]
         tokenizer = AutoTokenizer.from_pretrained(folder / "ours")
         measured = [(contender, Measurements()) for contender in enter(folder)]
-        for turn in range(options.engine_turns + 1):
-            for contender, measurements in measured:
-                command = [sys.executable, "-m", "vaswani", "translate", *contender.flags, *flags]
-                if turn == 0:  # whatever is compiled is in its cache from here on
-                    seconds_to_a_line(command, read_lines(str(folder / "source"))[0])
-                else:
-                    measurements.take(command, folder / "source", folder / "output")
+        commands = [
+            [sys.executable, "-m", "vaswani", "translate", *contender.flags, *flags] for contender, _ in measured
+        ]
+        for command in commands:  # what is compiled is in its cache from here on
+            seconds_to_a_line(command, read_lines(str(folder / "source"))[0])
+        for turn in range(1, options.engine_turns + 1):
+            for command, (_, measurements) in zip(commands, measured, strict=True):
+                measurements.take(command, folder / "source", folder / "output")
             print(f"turn {turn}/{options.engine_turns}", file=sys.stderr, flush=True)
     exact = measured[0][1].outputs
     return [as_record(row_of(contender, measurements, exact, tokenizer)) for contender, measurements in measured]
@@ -141,7 +143,9 @@ def save(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def enter(folder: Path) -> list[Contender]:
-    """Return all that translate; the first is what the others are compared with."""
+    """Return all that can translate here; the first is what the others are compared with."""
+    model, _ = load(str(folder / "ours"), device="cpu", torch_compile=True)  # warns where nothing can be compiled
+    compiles = model.generation_config.compile_config is not None
 
     def contender(engine: str, precision: str, place: str, *flags: str) -> Contender:
         return Contender(engine, precision, ["--model", str(folder / place), "--device", "cpu", *flags])
@@ -150,7 +154,7 @@ def enter(folder: Path) -> list[Contender]:
         contender("torch", "float32", "ours", "--dtype", "float32"),
         contender("torch", "bfloat16", "ours", "--dtype", "bfloat16"),
         contender("torch", "int8", "ours", "--dtype", "int8"),
-        contender("torch, compiled", "int8", "ours", "--dtype", "int8", "--torch_compile"),
+        *([contender("torch, compiled", "int8", "ours", "--dtype", "int8", "--torch_compile")] if compiles else []),
         contender("CTranslate2", "float32", "ct2", "--engine", "ctranslate2"),
         contender("CTranslate2", "int8", "ct2-int8", "--engine", "ctranslate2"),
         contender("ONNX Runtime", "float32", "onnx", "--engine", "onnxruntime"),

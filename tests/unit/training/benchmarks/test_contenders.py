@@ -35,6 +35,16 @@ def test_a_turn_warms_up_for_a_third_of_its_tokens_and_its_rate_is_of_the_rest(c
     assert meter.rate == 30 / 3.0
 
 
+def test_garbage_is_collected_before_the_clock_starts(clock, monkeypatch):
+    monkeypatch.setattr(contenders.gc, "collect", lambda: clock.__setitem__(0, clock[0] + 60.0))
+    meter = Meter(TURN)
+    for _ in range(8):
+        clock[0] += 0.5
+        meter.is_over(LABELS)
+    assert clock[0] == 2 * 60.0 + 8 * 0.5  # before the warm-up, and before what is measured
+    assert meter.rate == 30 / 3.0
+
+
 def test_a_turn_is_over_when_its_time_is(clock):
     meter, answers = Meter(replace(TURN, tokens=10**9)), []
     for _ in range(4):

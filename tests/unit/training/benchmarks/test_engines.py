@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, CompileConfig
 
 from training.benchmarks import engines
 from vaswani.errors import UserError
@@ -15,7 +15,7 @@ def options_of(*flags):
     return parser.parse_args(flags)
 
 
-def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys):
+def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys, monkeypatch):
     for package in ("ctranslate2", "onnxruntime"):
         pytest.importorskip(package)
     torch.manual_seed(3)
@@ -25,7 +25,13 @@ def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys):
     train_tokenizer(["one two three four five six"] * 3, 265).save_pretrained(tmp_path / "model")
     (tmp_path / "text").write_text("one two\nsix four\nfive\n")
     flags = ["--engine_model", str(tmp_path / "model"), "--engine_source", str(tmp_path / "text")]
+    started, to_a_line = [], engines.seconds_to_a_line
+    monkeypatch.setattr(engines, "seconds_to_a_line", lambda *given: started.append(given) or to_a_line(*given))
     rows = engines.run(options_of(*flags, "--engine_turns", "1", "--engine_beams", "1"))
+    assert started == 2 * started[: len(rows)]  # each once to warm up
+    assert [
+        row["engine"] for row, (command, _) in zip(rows, started, strict=False) if "--torch_compile" in command
+    ] == ["torch, compiled"]
     assert "turn 1/1" in capsys.readouterr().err
     assert [(row["engine"], row["precision"]) for row in rows] == [
         ("torch", "float32"), ("torch", "bfloat16"), ("torch", "int8"), ("torch, compiled", "int8"),
@@ -38,6 +44,14 @@ def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys):
         assert row["peak memory, GB"] > 0.05
         if row["precision"] == "float32" and row["engine"] != "MarianMT of transformers":  # it has another limit
             assert (row["equal to float32, %"], row["chrF to float32"]) == (100, pytest.approx(100))
+
+
+def test_without_a_compiler_no_row_is_called_compiled(random_model, tmp_path, monkeypatch):
+    model = random_model()
+    monkeypatch.setattr(engines, "load", lambda *given, **settings: (model, None))
+    assert "torch, compiled" not in {contender.engine for contender in engines.enter(tmp_path)}
+    model.generation_config.compile_config = CompileConfig()
+    assert "torch, compiled" in {contender.engine for contender in engines.enter(tmp_path)}
 
 
 def test_a_row_is_of_the_time_behind_the_start(tmp_path):
