@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from sacrebleu.metrics import CHRF
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import GIGA, EngineRow, Rates, as_record
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     Raises
     ------
     UserError
-        If one of model and text is given without the other, or a command fails.
+        If one of model and text is given without the other or cannot be read, or a command fails.
     """
     if (options.engine_model is None) != (options.engine_source is None):
         raise UserError("engine_model and engine_source must be given both: the text is for the model")
@@ -127,9 +127,10 @@ def save(options: argparse.Namespace, folder: Path) -> list[str]:
         words, generator = sentence.split(), random.Random(2017)
         text, flags = [" ".join(generator.choices(words, k=8)) for _ in range(SENTENCES)], NEW_TOKENS
     else:
-        model = AutoModelForSeq2SeqLM.from_pretrained(options.engine_model, dtype="float32").eval()
-        tokenizer = AutoTokenizer.from_pretrained(options.engine_model)
+        model, tokenizer = load(options.engine_model, device="cpu", dtype="float32")
         text, flags = read_lines(options.engine_source), None
+        if not text:
+            raise UserError(f"engine_source={options.engine_source!r} has no line to translate")
     for name in ("ours", "marian", "ct2", "ct2-int8", "onnx", "onnx-int8"):
         (folder / name).mkdir()
     model.save_pretrained(folder / "ours")

@@ -70,3 +70,10 @@ def test_a_row_is_of_the_time_behind_the_start(tmp_path):
 def test_a_model_needs_its_text():
     with pytest.raises(UserError, match="engine_model and engine_source must be given both"):
         engines.run(options_of("--engine_model", "x"))
+
+
+def test_a_text_without_a_line_is_refused_in_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setattr(engines, "load", lambda *given, **settings: (None, None))
+    (tmp_path / "text").touch()
+    with pytest.raises(UserError, match=r"^engine_source='.*text' has no line to translate$"):
+        engines.run(options_of("--engine_model", "x", "--engine_source", str(tmp_path / "text")))
