@@ -90,7 +90,10 @@ def test_a_wrong_penalty_is_found_out(wrong, random_model, monkeypatch):
 
 @torch.no_grad()
 def plain_beam_search(model, source, beams, alpha, limit, wanted, prefix=(), allows=lambda tokens: True):
-    """Search for one sentence: every hypothesis is a tuple, and goes through the whole model at every step."""
+    """Search for one sentence: every hypothesis is a tuple, and goes through the whole model at every step.
+
+    It ends as the original code did, when no finished hypothesis could be beaten, whatever is wanted.
+    """
     banned = model.config.pad_token_id
     alive, finished = [(0.0, ())], []
     for length in range(1, limit + 1):

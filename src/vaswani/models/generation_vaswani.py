@@ -61,8 +61,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             As for every model of transformers. `DecodingSettings` says which of several settings counts.
         length_penalty_alpha : float, default=0.6
             The paper's alpha (section 6.1): beam search divides log-probabilities by `length_penalty`, and ends a
-            sentence when its best live hypothesis could not beat its worst finished one, even at the best penalty
-            within reach. None, or one of transformers' `length_penalty` and `early_stopping`, asks for
+            sentence when its best live hypothesis could not beat the finished ones that are asked for, even at the
+            best penalty within reach. None, or one of transformers' `length_penalty` and `early_stopping`, asks for
             transformers' beam search.
         extra_target_tokens : int, default=50
             Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).

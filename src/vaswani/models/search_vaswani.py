@@ -26,8 +26,9 @@ from .allowed_tokens_vaswani import AllowedTokens, normalized
 # The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 
-# Values of a block in which `largest` looks for one.
+# Values of a block in which `largest` looks for one, and the fewest blocks for each that it looks for.
 BLOCK = 8
+MIN_BLOCKS = 4
 
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
 # steps of a quarter, all copies of a search add up to at most three times its caches.
@@ -136,15 +137,14 @@ class Hypotheses:
         """Tell for each sentence whether its `wanted` best hypotheses are found.
 
         "Terminate early when possible" (section 6.1): as soon as the best live hypothesis, at the best penalty within
-        its reach, cannot beat the worst finished one. The original code applied this rule to a whole batch at once,
-        and asked for one finished hypothesis rather than for `wanted`.
+        its reach, cannot beat the worst of them. The original code applied this rule to a whole batch at once, asked
+        for one finished hypothesis rather than for `wanted`, and went on until the worst of all that had finished
+        could not be beaten either, which changes only hypotheses that nobody asked for.
         """
         length = self.paths.shape[2]
         reachable = torch.stack([self.limit, torch.full_like(self.limit, length + 1)])
         bound = self.scores[:, 0] / length_penalty(reachable, alpha).amax(0)
-        exists = self.finished_scores > -math.inf
-        worst = self.finished_scores.masked_fill(~exists, math.inf).amin(1)
-        is_decided = exists[:, wanted - 1] & (worst > bound)
+        is_decided = self.finished_scores[:, wanted - 1] > bound
         return is_decided | (length >= self.limit) | (self.scores[:, 0] == -math.inf)
 
     def best(self, alpha: float, wanted: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -51,6 +51,16 @@ def test_a_sentence_is_done_when_no_length_within_reach_could_be_better(alpha, f
     assert hypotheses.is_done(alpha, wanted=1).tolist() == [is_done]
 
 
+@pytest.mark.parametrize(("finished", "wanted"), [([-0.3, -0.9], 1), ([-0.3, -0.35], 2), ([-0.5, -math.inf], 0)])
+def test_a_sentence_is_done_when_what_is_asked_for_could_not_be_better(finished, wanted):
+    hypotheses = Hypotheses.start(torch.tensor([10]), num_beams=2)
+    hypotheses.paths = torch.zeros(1, 2, 1, 2, dtype=torch.int64)
+    hypotheses.scores = torch.tensor([[-1.0, -1.5]])  # can still reach -0.4
+    hypotheses.finished_scores = torch.tensor([finished])
+    done = [number for number in (1, 2) if hypotheses.is_done(1.0, number).item()]
+    assert done == list(range(1, wanted + 1))
+
+
 @pytest.mark.parametrize("eos_token_ids", [[0], [0, 3], [0, 3, 1]])
 def test_beams_stay_full_however_many_tokens_end_a_sentence(eos_token_ids):
     ends = torch.tensor(eos_token_ids)
