@@ -25,6 +25,7 @@ from .models.fusion_vaswani import CannotCompile
 from .models.generation_vaswani import length_arguments, max_positions
 from .models.int8_vaswani import Int8IsMissing
 from .models.pipeline_vaswani import tokenizer_problem
+from .models.search_vaswani import step_between_sizes
 from .workers import Pool, choose_workers
 
 
@@ -335,8 +336,9 @@ def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int, wor
         share = len(order) // workers
         if workers > 1 and share >= MIN_SHARE:
             size = min(size, share)
-        yield order[: max(1, size)]
-        order = order[max(1, size) :]
+        size = max(1, size - size % step_between_sizes(size))
+        yield order[:size]
+        order = order[size:]
 
 
 def _generate(

@@ -166,6 +166,15 @@ def gather_beams(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     return paths.gather(1, chosen[..., None, None].expand(-1, -1, *paths.shape[2:]))
 
 
+def step_between_sizes(count: int) -> int:
+    """Return the step in which sizes of batches near `count` should come: 1, from 16 on 2, from 32 on 4, ...
+
+    For every number of rows oneDNN makes kernels of its own, one for each matrix, and keeps a thousand of them, half a
+    megabyte each (bfloat16 and int8, on a CPU). Where sizes return, kernels do.
+    """
+    return 1 << max(0, count.bit_length() - 4)
+
+
 def num_candidates(num_beams: int, eos_token_ids: torch.Tensor) -> int:
     """Return 2K, or more where several tokens end a sentence: K candidates that do not end must always be left."""
     return max(2, 1 + len(eos_token_ids)) * num_beams
@@ -305,13 +314,16 @@ class SearchState:
         return count > 0
 
     def drop_finished(self) -> torch.Tensor | None:
-        """Drop the inactive sentences, where they are enough to pay for it; return the (B',) indices of the others.
+        """Drop inactive sentences, where they are enough to pay for it; return the (B',) indices of the others.
 
-        None where all of them stay: logits processors and recorded scores need every row of every step.
+        Some inactive ones stay, so that B' is one of few sizes. None where all of them stay: logits processors and
+        recorded scores need every row of every step.
         """
-        if not self.scorer.is_plain or not 0 < self.num_active <= MAX_SHARE_TO_DROP_FINISHED * len(self.is_active):
+        step = step_between_sizes(self.num_active)
+        kept = -(-self.num_active // step) * step  # some of them inactive
+        if not self.scorer.is_plain or not 0 < kept <= MAX_SHARE_TO_DROP_FINISHED * len(self.is_active):
             return None
-        sentences = self.is_active.nonzero()[:, 0]
+        sentences = self.is_active.logical_not().argsort(stable=True)[:kept]
         self.decoder.select(sentences)
         self.is_active = self.is_active[sentences]
         return sentences

@@ -108,6 +108,10 @@ def test_batches_are_filled_with_the_longest_first():
     assert list(_batches(lengths, max_tokens=9, bytes_per_token=0)) == [[9], [3], [8], [1, 7, 4]]
 
 
+def test_large_batches_have_one_of_few_sizes():
+    assert [len(batch) for batch in _batches(dict.fromkeys(range(101), 5), 5 * 37, 0)] == [36, 36, 29]
+
+
 def test_scores_of_a_batch_fit_into_memory(monkeypatch):
     monkeypatch.setattr(translation, "MAX_SCORE_BYTES", 110 * 8)
     # Of 5 tokens and 50 more, two sentences fit; of 6 tokens only one does.

@@ -17,6 +17,7 @@ from vaswani.models.search_vaswani import (
     greedy_search,
     largest,
     length_penalty,
+    step_between_sizes,
 )
 
 
@@ -103,11 +104,14 @@ def run_on_bigrams(search, tables, limit, num_beams):
     return [[token for token in row if token != 10] for row in sequences.tolist()], state.selected
 
 
-@pytest.mark.parametrize(
+SEARCHES = pytest.mark.parametrize(
     ("search", "num_beams"),
     [(greedy_search, 1), (functools.partial(beam_search, alpha=0.6), 4)],
     ids=["greedy", "beam"],
 )
+
+
+@SEARCHES
 def test_a_search_needs_nothing_except_a_decoder_state(search, num_beams):
     tables, limit = torch.randn(12, 10, 10) * 2, torch.arange(1, 13)
     together, selected = run_on_bigrams(search, tables, limit, num_beams)
@@ -120,6 +124,21 @@ def test_a_search_needs_nothing_except_a_decoder_state(search, num_beams):
     if num_beams == 1:
         for tokens, table in zip(together, tables, strict=True):
             assert tokens[1:] == [int(table[token].argmax()) for token in tokens[:-1]]
+
+
+def test_sizes_have_four_binary_digits():
+    assert [step_between_sizes(count) for count in (1, 15, 16, 31, 32, 63, 64, 200)] == [1, 1, 2, 2, 4, 4, 8, 16]
+
+
+@SEARCHES
+def test_a_batch_shrinks_through_few_sizes(search, num_beams):
+    tables, limit = torch.randn(150, 10, 10) * 2, torch.arange(1, 151)
+    together, selected = run_on_bigrams(search, tables, limit, num_beams)
+    assert len([size for size in selected if size > 15]) >= 3
+    assert all(size % step_between_sizes(size) == 0 for size in selected)
+    assert together[::15] == [
+        run_on_bigrams(search, tables[n : n + 1], limit[n : n + 1], num_beams)[0][0] for n in range(0, 150, 15)
+    ]
 
 
 @pytest.mark.parametrize("size", [7, 63, 64, 65, 8003])
