@@ -137,9 +137,10 @@ class Hypotheses:
         """Tell for each sentence whether its `wanted` best hypotheses are found.
 
         "Terminate early when possible" (section 6.1): as soon as the best live hypothesis, at the best penalty within
-        its reach, cannot beat the worst of them. The original code applied this rule to a whole batch at once, asked
-        for one finished hypothesis rather than for `wanted`, and went on until the worst of all that had finished
-        could not be beaten either, which changes only hypotheses that nobody asked for.
+        its reach, cannot beat the worst of them. (log P only falls, unless a logits processor raises it.) The original
+        code applied this rule to a whole batch at once, asked for one finished hypothesis rather than for `wanted`,
+        and went on until the worst of all that had finished could not be beaten either, which changes only hypotheses
+        that nobody asked for.
         """
         length = self.paths.shape[2]
         reachable = torch.stack([self.limit, torch.full_like(self.limit, length + 1)])
