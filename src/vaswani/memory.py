@@ -28,6 +28,10 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 FLOOR_BYTES = 385e6
 # Weights, with those that are kept fused, or in bfloat16 and int8 rearranged:
 COPIES_OF_WEIGHTS, COPIES_OF_PACKED_WEIGHTS = 1.25, 2.1
+# oneDNN, which multiplies bfloat16 and int8, makes a kernel for each matrix and number of rows, and keeps the last.
+# The first batches make some 100 each; twice as many are counted here, for those of the text after the first window.
+KERNEL_BYTES, KERNELS_OF_BATCH, MAX_KERNELS = 0.6e6, 200, 1024
+MAX_KERNELS_SETTING = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 # The cache of keys and values begins with 16 positions, with many beams with fewer, of 64 slots in all. Then it grows
 # by parts, beside the smaller one that it is copied from.
 FIRST_POSITIONS, FIRST_SLOTS, COPIES_OF_CACHE = 16, 64, 1.8
@@ -64,7 +68,7 @@ class Batch:
 
 
 def predict_peak(config: Any, batch: Batch, weight_bytes: float, dtype: torch.dtype, workers: int = 1) -> float:
-    """Return the most bytes that a process holds that translates such a batch on a CPU.
+    """Return the most bytes that processes hold that translate such a batch each on a CPU.
 
     Parameters
     ----------
@@ -78,6 +82,19 @@ def predict_peak(config: Any, batch: Batch, weight_bytes: float, dtype: torch.dt
         Processes that share the weights and translate such a batch each.
     """
     return resident_bytes(weight_bytes, dtype) + workers * batch_bytes(config, batch, itemsize_beside(dtype))
+
+
+def kernel_bytes(batches: int, dtype: torch.dtype) -> float:
+    """Return what a process keeps of oneDNN's kernels after so many batches of different shapes."""
+    if dtype is torch.float32:  # which another library multiplies
+        return 0.0
+    return KERNEL_BYTES * min(KERNELS_OF_BATCH * batches, max_kernels())
+
+
+def max_kernels() -> int:
+    """Return how many kernels oneDNN keeps."""
+    setting = os.environ.get(MAX_KERNELS_SETTING, "")
+    return int(setting) if setting.isdecimal() else MAX_KERNELS
 
 
 def itemsize_beside(dtype: torch.dtype) -> int:
@@ -173,6 +190,8 @@ class Forecast:
             ways.append(f"--max_batch_tokens={max_batch_tokens} (with {fitting} about {_gigabytes(least)})")
         if self.num_beams > 1:
             ways.append(f"--num_beams={self.num_beams}")
+        if kernel_bytes(len(lengths), self.dtype):
+            ways.append(f"{MAX_KERNELS_SETTING}={max_kernels()}")
         lower = f": lower {' or '.join(ways)}" if ways else ""
         return f"this may need {_gigabytes(need)} of memory, but {_gigabytes(available)} are available{lower}"
 
@@ -181,20 +200,23 @@ class Forecast:
         """K."""
         return self.arguments.get("num_beams") or self.model.generation_config.num_beams or 1
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of most weights."""
+        return torch.int8 if is_quantized(self.model) else self.model.dtype
+
     def peak(self, lengths: Sequence[int], max_batch_tokens: int) -> float:
         """Return the most bytes that translating sources of these lengths takes."""
         config, weight_bytes = self.model.config, self.model.get_memory_footprint()
-        dtype = torch.int8 if is_quantized(self.model) else self.model.dtype
-        peaks = [
-            predict_peak(config, batch, weight_bytes, dtype, self.workers)
-            for batch in self._batches(lengths, max_batch_tokens)
-        ]
+        dtype = self.dtype
+        batches = list(self._batches(lengths, max_batch_tokens))
+        peaks = [predict_peak(config, batch, weight_bytes, dtype, self.workers) for batch in batches]
         if self.with_likelihood:
             tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths))
             peaks.append(
                 resident_bytes(weight_bytes, dtype) + likelihood_bytes(config, tokens, itemsize_beside(dtype))
             )
-        return max(peaks)
+        return max(peaks) + self.workers * kernel_bytes(len(batches), dtype)
 
     def _batches(self, lengths: Sequence[int], max_batch_tokens: int) -> Iterator[Batch]:
         """Yield the shapes of the batches that `translate` makes of such sources."""

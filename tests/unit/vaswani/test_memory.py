@@ -70,6 +70,18 @@ def test_workers_share_the_weights_and_the_floor():
     assert three - one == pytest.approx(2 * batch_bytes(config, BATCH, 4))
 
 
+@pytest.mark.parametrize(
+    ("setting", "kernels"), [(None, [200, 600, 1024]), ("256", [200, 256, 256]), ("many", [200, 600, 1024])]
+)
+def test_a_long_text_takes_as_many_kernels_as_onednn_keeps(setting, kernels, monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", setting)
+    for dtype in (torch.bfloat16, torch.int8):
+        assert [memory.kernel_bytes(batches, dtype) / memory.KERNEL_BYTES for batches in (1, 3, 40)] == kernels
+    assert memory.kernel_bytes(40, torch.float32) == 0
+
+
 PROGRAM = """
 import sys, torch
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
@@ -139,6 +151,23 @@ def test_references_are_counted_where_they_are_scored(forecast):
     floor = greedy.peak([1], 1)
     assert scored.peak([8] * 100, 4096) - floor == pytest.approx(800 * 265 * 8, rel=0.05)
     assert greedy.peak([8] * 100, 4096) < scored.peak([8] * 100, 4096)
+
+
+def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
+    forecast.model.to(torch.bfloat16)
+    two = replace(forecast, workers=2)
+    peaks = [case.peak([8, 8, 8], 16) for case in (forecast, two)]  # 2 batches
+    monkeypatch.setattr(memory, "KERNEL_BYTES", 0)
+    without = [case.peak([8, 8, 8], 16) for case in (forecast, two)]
+    assert peaks[0] - without[0] == pytest.approx(400 * 0.6e6)
+    assert peaks[1] - without[1] == pytest.approx(800 * 0.6e6)
+
+
+def test_a_shortage_names_how_many_kernels_are_kept(forecast, tokenizer, monkeypatch):
+    forecast.model.to(torch.bfloat16)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    assert forecast.shortage(tokenizer, WORDS[:1], 1).endswith("--num_beams=4 or ONEDNN_PRIMITIVE_CACHE_CAPACITY=64")
 
 
 def test_outputs_are_as_long_as_the_settings_allow(forecast):
