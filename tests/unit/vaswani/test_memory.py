@@ -154,6 +154,7 @@ def test_references_are_counted_where_they_are_scored(forecast):
 
 
 def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)  # run.py sets it
     forecast.model.to(torch.bfloat16)
     two = replace(forecast, workers=2)
     peaks = [case.peak([8, 8, 8], 16) for case in (forecast, two)]  # 2 batches
