@@ -182,6 +182,8 @@ class Forecast:
         if need <= available:
             return None
         ways = []
+        if kernel_bytes(len(lengths), self.dtype):  # the cheapest
+            ways.append(f"{MAX_KERNELS_SETTING}={max_kernels()}")
         fitting = max_batch_tokens
         while fitting > max(lengths) and self.peak(lengths, fitting) > available:
             fitting //= 2
@@ -190,8 +192,6 @@ class Forecast:
             ways.append(f"--max_batch_tokens={max_batch_tokens} (with {fitting} about {_gigabytes(least)})")
         if self.num_beams > 1:
             ways.append(f"--num_beams={self.num_beams}")
-        if kernel_bytes(len(lengths), self.dtype):
-            ways.append(f"{MAX_KERNELS_SETTING}={max_kernels()}")
         lower = f": lower {' or '.join(ways)}" if ways else ""
         return f"this may need {_gigabytes(need)} of memory, but {_gigabytes(available)} are available{lower}"
 

@@ -168,7 +168,9 @@ def test_a_shortage_names_how_many_kernels_are_kept(forecast, tokenizer, monkeyp
     forecast.model.to(torch.bfloat16)
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    assert forecast.shortage(tokenizer, WORDS[:1], 1).endswith("--num_beams=4 or ONEDNN_PRIMITIVE_CACHE_CAPACITY=64")
+    assert forecast.shortage(tokenizer, WORDS[:1], 1).endswith(
+        "available: lower ONEDNN_PRIMITIVE_CACHE_CAPACITY=64 or --num_beams=4"
+    )
 
 
 def test_outputs_are_as_long_as_the_settings_allow(forecast):
