@@ -68,7 +68,7 @@ class Batch:
 
 
 def predict_peak(config: Any, batch: Batch, weight_bytes: float, dtype: torch.dtype, workers: int = 1) -> float:
-    """Return the most bytes that processes hold that translate such a batch each on a CPU.
+    """Return the most bytes that processes hold that translate such a batch each on a CPU, but for `kernel_bytes`.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class Forecast:
         if need <= available:
             return None
         ways = []
-        if kernel_bytes(len(lengths), self.dtype):  # the cheapest
+        if kernel_bytes(1, self.dtype):  # the cheapest
             ways.append(f"{MAX_KERNELS_SETTING}={max_kernels()}")
         fitting = max_batch_tokens
         while fitting > max(lengths) and self.peak(lengths, fitting) > available:

@@ -9,6 +9,7 @@ import torch
 from training.benchmarks.processes import run_and_watch
 from vaswani import VaswaniConfig, memory
 from vaswani.memory import Batch, Forecast, available_bytes, batch_bytes, predict_peak
+from vaswani.models.int8_vaswani import kernel_problem, quantize
 from vaswani.tokenization import train_tokenizer
 
 
@@ -162,6 +163,14 @@ def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
     without = [case.peak([8, 8, 8], 16) for case in (forecast, two)]
     assert peaks[0] - without[0] == pytest.approx(400 * 0.6e6)
     assert peaks[1] - without[1] == pytest.approx(800 * 0.6e6)
+
+
+@pytest.mark.skipif(kernel_problem() is not None, reason=str(kernel_problem()))
+def test_a_quantized_model_makes_kernels(forecast, monkeypatch):
+    quantize(forecast.model)
+    peak = forecast.peak([8], 16)
+    monkeypatch.setattr(memory, "KERNEL_BYTES", 0)
+    assert peak > forecast.peak([8], 16)
 
 
 def test_a_shortage_names_how_many_kernels_are_kept(forecast, tokenizer, monkeypatch):
