@@ -116,4 +116,5 @@ def ours_in_int8(setup: Setup) -> list[Contender]:
 def marian_in_bfloat16(setup: Setup) -> list[Contender]:
     """Return MarianMT of our weights."""
     model = to_marian(setup.model()).to(setup.device, torch.bfloat16)
+    model.generation_config.max_length = None  # the work's own lengths hold, and both would make it warn each time
     return ModelContenders(setup, model, "MarianMT", "bf16").both()

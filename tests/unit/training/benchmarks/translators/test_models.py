@@ -1,5 +1,7 @@
 import pytest
 import torch
+from transformers.testing_utils import CaptureLogger
+from transformers.utils import logging
 
 from training.benchmarks.translators import models
 from training.benchmarks.translators.work import Setup, Work
@@ -83,3 +85,10 @@ def test_without_a_compiler_that_contender_is_left_out(random_model, monkeypatch
 
 def test_with_one_core_there_are_no_workers(random_model):
     assert {contender.setting for contender in entered(setup_of(random_model, cores=1))} == {"1 thread"}
+
+
+def test_marian_is_not_warned_of_two_lengths_at_each_batch(random_model):
+    with CaptureLogger(logging.get_logger("transformers.generation.utils")) as captured:
+        for contender in models.marian_in_bfloat16(setup_of(random_model, cores=1)):
+            contender.translate()
+    assert captured.out == ""
