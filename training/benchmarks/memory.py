@@ -143,7 +143,8 @@ def measure(point: Point, folder: Path) -> int:
         (folder / "source.txt").write_text("\n".join(text[: max(1, point.tokens // point.length)]))
         command = [sys.executable, "-m", "vaswani", "translate", f"--model={model}", f"--num_beams={point.beams}"]
         command += [f"--max_batch_tokens={point.tokens}", f"--input={folder / 'source.txt'}", "--device=cpu"]
-        return run_and_watch([*command, f"--output={folder / 'output.txt'}", "--quiet"])[1]
+        # More workers would share the batch out.
+        return run_and_watch([*command, f"--output={folder / 'output.txt'}", "--workers=1", "--quiet"])[1]
     pairs = [f"{source}\t{target}\n" for source, target in zip(text[::2], text[1::2], strict=True)]
     (folder / "train.tsv").write_text("".join(pairs))
     (folder / "validation.tsv").write_text(pairs[0])
@@ -167,11 +168,15 @@ def random_sentences(point: Point, count: int) -> Iterator[str]:
 
 
 def model_folder(point: Point, parent: Path) -> Path:
-    """Return a folder with a model of random weights, and a tokenizer that knows words w2, w3, ..."""
+    """Return a folder with a model of random weights, and a tokenizer that knows words w2, w3, ...
+
+    It never writes ``</s>``, so that all translations become as long as they may.
+    """
     folder = parent / f"{point.model}-{point.vocabulary}"
     if not folder.exists():
         model = AutoModelForSeq2SeqLM.from_config(config_of(point))
-        model.generation_config.update(**PAPERS_DECODING, allow_custom_entries=True)
+        never = [model.config.eos_token_id, model.config.pad_token_id]
+        model.generation_config.update(**PAPERS_DECODING, suppress_tokens=never, allow_custom_entries=True)
         model.save_pretrained(folder)
         names = ["</s>", "<unk>", *(f"w{token}" for token in range(2, point.vocabulary - 1)), "<pad>"]
         words = Tokenizer(WordLevel({name: token for token, name in enumerate(names)}, unk_token="<unk>"))

@@ -79,11 +79,17 @@ def test_sentences_have_the_length_that_the_point_has(tmp_path):
 
 
 def test_translations_become_as_long_as_they_may_and_fill_one_batch(tmp_path, monkeypatch):
-    point = replace(TRANSLATING, **TINY, tokens=60, length=6, beams=2)
+    point = replace(TRANSLATING, model="demo", vocabulary=30, tokens=60, length=6, beams=4)
     assert 0.1 < measure(point, tmp_path) / memory.GIGA < 5
     lines = (tmp_path / "output.txt").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 10
-    assert max(len(line.split()) for line in lines) == 56
+    assert [len(line.split()) for line in lines] == 10 * [56]
+
+
+def test_one_worker_translates_the_whole_batch(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(memory, "run_and_watch", lambda command: commands.append(command) or (0.0, 1))
+    assert measure(replace(TRANSLATING, **TINY), tmp_path) == 1
+    assert "--workers=1" in commands[0]
 
 
 @pytest.mark.slow
