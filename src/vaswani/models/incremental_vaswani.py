@@ -282,14 +282,13 @@ class IncrementalState:
             self.source_mask = mask[:, None].repeat(1, num_beams, 1)
         self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
         if self.project_to_vocabulary.multiply is self.lm_head and self.lm_head.bias is None:
-            self.project_to_vocabulary = Projection(self._multiply_in_place)
-        self.logits = states.new_empty(0)
+            self.project_to_vocabulary = Projection(ReusedLogits(self.lm_head))
+        self.device = states.device
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
         """Append (B, K, T) tokens to the hypotheses of (B, K) `parents`; return the (R, V) logits of the next one."""
-        device = self.logits.device
-        parents = None if parents is None else parents.to(device)
-        for column in tokens.to(device).unbind(-1):
+        parents = None if parents is None else parents.to(self.device)
+        for column in tokens.to(self.device).unbind(-1):
             entering = self._decode(column, parents)
             parents = None
         product, scales, bias = multiply(self.project_to_vocabulary, entering)
@@ -306,7 +305,7 @@ class IncrementalState:
 
     def cut_output(self, ids: torch.Tensor) -> None:
         """Compute from now on the logits of the tokens with these (N,) ids alone."""
-        cut = rows_of(self.lm_head, ids.to(self.logits.device))
+        cut = rows_of(self.lm_head, ids.to(self.device))
         self.project_to_vocabulary = projection(cut, "weight", [cut])
 
     def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> Entering:
@@ -326,10 +325,21 @@ class IncrementalState:
         is_alone = self.fused.attend_alone is not None
         return mask if mask is None or is_alone else mask.repeat_interleave(self.cache.num_heads, dim=0)
 
-    def _multiply_in_place(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        # Logits are by far the largest tensor: memory for new ones at every step would cost as much time as a layer.
-        self.logits.resize_(len(hidden_states), self.lm_head.out_features)
-        return torch.mm(hidden_states, self.lm_head.weight.T, out=self.logits)
+
+class ReusedLogits:
+    """The projection to the vocabulary, into the same memory at every step.
+
+    Logits are by far the largest tensor: memory for new ones would cost as much time as a layer. This is no method of
+    `IncrementalState`, which would then refer to itself, and hold its caches until Python looks for such circles.
+    """
+
+    def __init__(self, lm_head: nn.Linear):
+        self.lm_head, self.logits = lm_head, lm_head.weight.new_empty(0)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the (R, V) logits of (R, D) states, valid until the next call."""
+        self.logits.resize_(len(states), self.lm_head.out_features)
+        return torch.mm(states, self.lm_head.weight.T, out=self.logits)
 
 
 def select_sentences(states: torch.Tensor, sentences: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -1,4 +1,6 @@
+import gc
 import math
+from weakref import ref
 
 import pytest
 import torch
@@ -164,3 +166,23 @@ def test_attention_is_that_of_equation_1(is_masked):
         [torch.cat([expected[2 * b, k], expected[2 * b + 1, k]]) for b in range(3) for k in range(3)]
     )
     torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_caches_are_freed_as_soon_as_a_search_ends(dtype, num_beams, random_model, monkeypatch):
+    model, caches = random_model().to(dtype), []
+    advance = KVCache.advance
+
+    def advanced(self, parents):
+        caches.append(ref(self))
+        advance(self, parents)
+
+    monkeypatch.setattr(KVCache, "advance", advanced)
+    gc.disable()  # which would find them later
+    try:
+        model.generate(**SOURCE, num_beams=num_beams, max_new_tokens=4)
+        assert caches
+        assert not any(cache() for cache in caches)
+    finally:
+        gc.enable()
