@@ -1,13 +1,14 @@
 """How much memory translating takes, foretold before it starts, and what to say where there is less.
 
-The greatest batch decides: its caches of keys and values, and its logits, outweigh all else. Axis letters: see
+The greatest batches decide: their caches of keys and values, and their logits, outweigh all else. Axis letters: see
 `models/modeling_vaswani.py`.
 """
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +68,24 @@ class Batch:
     keeps_scores: bool = False
 
 
-def predict_peak(config: Any, batch: Batch, weight_bytes: float, dtype: torch.dtype, workers: int = 1) -> float:
-    """Return the most bytes that processes hold that translate such a batch each on a CPU, but for `kernel_bytes`.
+def predict_peak(
+    config: Any, batches: Iterable[Batch], weight_bytes: float, dtype: torch.dtype, workers: int = 1
+) -> float:
+    """Return the most bytes that translating takes on a CPU, but for `kernel_bytes`.
 
     Parameters
     ----------
     config : VaswaniConfig
-    batch : Batch
+    batches : iterable of Batch
     weight_bytes : float
         Of all weights.
     dtype : dtype
         Of the weights; beside int8, all else is in float32.
     workers : int, default=1
-        Processes that share the weights and translate such a batch each.
+        Processes that share the weights and translate a batch each. At worst, these are the greatest batches.
     """
-    return resident_bytes(weight_bytes, dtype) + workers * batch_bytes(config, batch, itemsize_beside(dtype))
+    each = [batch_bytes(config, batch, itemsize_beside(dtype)) for batch in batches]
+    return resident_bytes(weight_bytes, dtype) + sum(nlargest(workers, each))
 
 
 def kernel_bytes(batches: int, dtype: torch.dtype) -> float:
@@ -210,19 +214,19 @@ class Forecast:
         config, weight_bytes = self.model.config, self.model.get_memory_footprint()
         dtype = self.dtype
         batches = list(self._batches(lengths, max_batch_tokens))
-        peaks = [predict_peak(config, batch, weight_bytes, dtype, self.workers) for batch in batches]
+        peaks = [predict_peak(config, batches, weight_bytes, dtype, self.workers)]
         if self.with_likelihood:
             tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths))
             peaks.append(
                 resident_bytes(weight_bytes, dtype) + likelihood_bytes(config, tokens, itemsize_beside(dtype))
             )
-        return max(peaks) + self.workers * kernel_bytes(len(batches), dtype)
+        return max(peaks) + min(self.workers, len(batches)) * kernel_bytes(len(batches), dtype)
 
     def _batches(self, lengths: Sequence[int], max_batch_tokens: int) -> Iterator[Batch]:
         """Yield the shapes of the batches that `translate` makes of such sources."""
         config = self.model.config
         bytes_per_token = 4 * config.vocab_size * self.num_beams if self.with_scores else 0
-        for batch in _batches(dict(enumerate(lengths)), max_batch_tokens, bytes_per_token):
+        for batch in _batches(dict(enumerate(lengths)), max_batch_tokens, bytes_per_token, self.workers):
             source_length = lengths[batch[0]]
             yield Batch(
                 sentences=len(batch),

@@ -44,9 +44,9 @@ def test_twice_the_sentences_and_half_the_precision_take_the_same():
 
 def test_int8_takes_less_for_the_weights_alone():
     config = VaswaniConfig(**SMALL)
-    peaks = [predict_peak(config, BATCH, *weights) for weights in ((4e8, torch.float32), (1e8, torch.int8))]
+    peaks = [predict_peak(config, [BATCH], *weights) for weights in ((4e8, torch.float32), (1e8, torch.int8))]
     assert peaks[0] - peaks[1] > 2e8
-    rest = [predict_peak(config, BATCH, 0, dtype) for dtype in (torch.float32, torch.int8)]
+    rest = [predict_peak(config, [BATCH], 0, dtype) for dtype in (torch.float32, torch.int8)]
     assert rest[0] == rest[1]
 
 
@@ -65,10 +65,13 @@ def test_changed_logits_and_kept_scores_take_more_of_the_vocabulary():
     assert kept - changed == pytest.approx(memory.COPIES_OF_BATCH * rows * 4 * 82)
 
 
-def test_workers_share_the_weights_and_the_floor():
-    config = VaswaniConfig(**SMALL)
-    one, three = (predict_peak(config, BATCH, 3e7, torch.float32, workers=workers) for workers in (1, 3))
-    assert three - one == pytest.approx(2 * batch_bytes(config, BATCH, 4))
+def test_workers_hold_the_greatest_batches_at_the_same_time():
+    config, small = VaswaniConfig(**SMALL), replace(BATCH, sentences=16)
+    batches = [small, BATCH, small]
+    one, two, nine = (predict_peak(config, batches, 3e7, torch.float32, workers=workers) for workers in (1, 2, 9))
+    assert one == predict_peak(config, [BATCH], 3e7, torch.float32)
+    assert two - one == pytest.approx(batch_bytes(config, small, 4))
+    assert nine - two == pytest.approx(batch_bytes(config, small, 4))  # there is no fourth
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ model.generate(torch.randint(1, 7999, (64, 32)), num_beams=4, max_new_tokens=24,
 def test_a_real_process_holds_about_as_much_as_foretold():
     _, peak = run_and_watch([sys.executable, "-c", PROGRAM.format(config=SMALL)])
     config, batch = VaswaniConfig(**SMALL), replace(BATCH, output_length=24)
-    foretold = predict_peak(config, batch, 4 * 7.6e6, torch.float32)
+    foretold = predict_peak(config, [batch], 4 * 7.6e6, torch.float32)
     assert 0.75 < foretold / peak < 1.25
 
 
@@ -152,6 +155,15 @@ def test_references_are_counted_where_they_are_scored(forecast):
     floor = greedy.peak([1], 1)
     assert scored.peak([8] * 100, 4096) - floor == pytest.approx(800 * 265 * 8, rel=0.05)
     assert greedy.peak([8] * 100, 4096) < scored.peak([8] * 100, 4096)
+
+
+def test_workers_share_the_sentences_out(forecast, monkeypatch):
+    monkeypatch.setattr(memory, "FLOOR_BYTES", 0)
+    two, nine = (replace(forecast, workers=workers) for workers in (2, 9))
+    assert [batch.sentences for batch in forecast._batches([8] * 64, 4096)] == [64]
+    assert next(batch.sentences for batch in two._batches([8] * 64, 4096)) == 32
+    assert two.peak([8] * 64, 4096) < 1.1 * forecast.peak([8] * 64, 4096)
+    assert nine.peak([8] * 64, 4096) == forecast.peak([8] * 64, 4096)  # a single batch, in a single process
 
 
 def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
