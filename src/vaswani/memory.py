@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .models.decoding_vaswani import PAPERS_DECODING
+from .models.encoding_vaswani import attention_dtype
 from .models.generation_vaswani import max_positions, output_limit
 from .models.int8_vaswani import is_quantized
 from .translation import _batches
@@ -69,7 +70,12 @@ class Batch:
 
 
 def predict_peak(
-    config: Any, batches: Iterable[Batch], weight_bytes: float, dtype: torch.dtype, workers: int = 1
+    config: Any,
+    batches: Iterable[Batch],
+    weight_bytes: float,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    workers: int = 1,
 ) -> float:
     """Return the most bytes that translating takes on a CPU, but for `kernel_bytes`.
 
@@ -80,11 +86,14 @@ def predict_peak(
     weight_bytes : float
         Of all weights.
     dtype : dtype
-        Of the weights; beside int8, all else is in float32.
+        Of the weights; beside int8, all else but keys and values is in float32.
+    cache_dtype : dtype
+        Of keys and values: that of `attention_dtype`.
     workers : int, default=1
         Processes that share the weights and translate a batch each. At worst, these are the greatest batches.
     """
-    each = [batch_bytes(config, batch, itemsize_beside(dtype)) for batch in batches]
+    itemsizes = itemsize_beside(dtype), cache_dtype.itemsize
+    each = [batch_bytes(config, batch, *itemsizes) for batch in batches]
     return resident_bytes(weight_bytes, dtype) + sum(nlargest(workers, each))
 
 
@@ -112,7 +121,7 @@ def resident_bytes(weight_bytes: float, dtype: torch.dtype) -> float:
     return FLOOR_BYTES + copies * weight_bytes
 
 
-def batch_bytes(config: Any, batch: Batch, itemsize: int) -> float:
+def batch_bytes(config: Any, batch: Batch, itemsize: int, cache_itemsize: int) -> float:
     """Return what a batch adds to the weights: in the encoder, or later in the search, whichever is more."""
     source, rows = batch.sentences * batch.source_length, batch.sentences * batch.num_beams
     heads = config.decoder_attention_heads
@@ -123,7 +132,7 @@ def batch_bytes(config: Any, batch: Batch, itemsize: int) -> float:
     positions = first + COPIES_OF_CACHE * max(0, min(batch.output_length, most_seen) - first)
     encoding = source * (2 * config.encoder_ffn_dim + 4 * config.d_model) * itemsize
     states = source * (1 + batch.num_beams) * config.d_model * itemsize  # transformers repeats them for each beam
-    caches = (source + rows * positions) * of_position * itemsize
+    caches = (source + rows * positions) * of_position * cache_itemsize
     decoding = states + caches + rows * config.vocab_size * logit_bytes(batch, itemsize)
     return COPIES_OF_BATCH * max(encoding, decoding)
 
@@ -214,7 +223,8 @@ class Forecast:
         config, weight_bytes = self.model.config, self.model.get_memory_footprint()
         dtype = self.dtype
         batches = list(self._batches(lengths, max_batch_tokens))
-        peaks = [predict_peak(config, batches, weight_bytes, dtype, self.workers)]
+        cache_dtype = attention_dtype(self.model)
+        peaks = [predict_peak(config, batches, weight_bytes, dtype, cache_dtype, self.workers)]
         if self.with_likelihood:
             tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths))
             peaks.append(

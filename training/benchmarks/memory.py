@@ -194,7 +194,7 @@ def foretell(point: Point) -> float | None:
     config = config_of(point)
     sentences = max(1, point.tokens // point.length)
     batch = Batch(sentences, point.length, point.length + PAPERS_DECODING["extra_target_tokens"], point.beams)
-    return predict_peak(config, [batch], 4 * count_parameters(config), torch.float32) / GIGA
+    return predict_peak(config, [batch], 4 * count_parameters(config), torch.float32, torch.float32) / GIGA
 
 
 def fit(axis: str, base: Point, values: Sequence[int], peaks: Peaks) -> tuple[float, float, Callable[[float], float]]:

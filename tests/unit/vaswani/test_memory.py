@@ -23,7 +23,11 @@ WORDS = ["one two", "three", "", "four five six"]
 
 
 def bytes_of(batch: Batch = BATCH, itemsize: int = 4, **fields) -> float:
-    return batch_bytes(VaswaniConfig(**SMALL | fields), batch, itemsize)
+    return batch_bytes(VaswaniConfig(**SMALL | fields), batch, itemsize, itemsize)
+
+
+def peak_of(batches, weight_bytes, dtype=torch.float32, cache_dtype=torch.float32, workers=1) -> float:
+    return predict_peak(VaswaniConfig(**SMALL), batches, weight_bytes, dtype, cache_dtype, workers)
 
 
 @pytest.mark.parametrize("field", ["sentences", "source_length", "output_length", "num_beams"])
@@ -43,11 +47,19 @@ def test_twice_the_sentences_and_half_the_precision_take_the_same():
 
 
 def test_int8_takes_less_for_the_weights_alone():
-    config = VaswaniConfig(**SMALL)
-    peaks = [predict_peak(config, [BATCH], *weights) for weights in ((4e8, torch.float32), (1e8, torch.int8))]
-    assert peaks[0] - peaks[1] > 2e8
-    rest = [predict_peak(config, [BATCH], 0, dtype) for dtype in (torch.float32, torch.int8)]
-    assert rest[0] == rest[1]
+    wide, narrow = (torch.float32, torch.float32), (torch.int8, torch.float32)
+    assert peak_of([BATCH], 4e8, *wide) - peak_of([BATCH], 1e8, *narrow) > 2e8
+    assert peak_of([BATCH], 0, *wide) == peak_of([BATCH], 0, *narrow)
+
+
+def test_narrow_keys_and_values_take_half():
+    empty = replace(BATCH, output_length=0)
+    wide, narrow = (
+        [peak_of([batch], 0, torch.int8, dtype) for batch in (BATCH, empty)]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert narrow[0] < wide[0]
+    assert narrow[0] - narrow[1] == pytest.approx((wide[0] - wide[1]) / 2)
 
 
 def test_restricted_attention_bounds_the_cache():
@@ -66,12 +78,11 @@ def test_changed_logits_and_kept_scores_take_more_of_the_vocabulary():
 
 
 def test_workers_hold_the_greatest_batches_at_the_same_time():
-    config, small = VaswaniConfig(**SMALL), replace(BATCH, sentences=16)
-    batches = [small, BATCH, small]
-    one, two, nine = (predict_peak(config, batches, 3e7, torch.float32, workers=workers) for workers in (1, 2, 9))
-    assert one == predict_peak(config, [BATCH], 3e7, torch.float32)
-    assert two - one == pytest.approx(batch_bytes(config, small, 4))
-    assert nine - two == pytest.approx(batch_bytes(config, small, 4))  # there is no fourth
+    small = replace(BATCH, sentences=16)
+    one, two, nine = (peak_of([small, BATCH, small], 3e7, workers=workers) for workers in (1, 2, 9))
+    assert one == peak_of([BATCH], 3e7)
+    assert two - one == pytest.approx(bytes_of(small))
+    assert nine - two == pytest.approx(bytes_of(small))  # there is no fourth
 
 
 @pytest.mark.parametrize(
@@ -97,8 +108,7 @@ model.generate(torch.randint(1, 7999, (64, 32)), num_beams=4, max_new_tokens=24,
 
 def test_a_real_process_holds_about_as_much_as_foretold():
     _, peak = run_and_watch([sys.executable, "-c", PROGRAM.format(config=SMALL)])
-    config, batch = VaswaniConfig(**SMALL), replace(BATCH, output_length=24)
-    foretold = predict_peak(config, [batch], 4 * 7.6e6, torch.float32)
+    foretold = peak_of([replace(BATCH, output_length=24)], 4 * 7.6e6)
     assert 0.75 < foretold / peak < 1.25
 
 
@@ -175,6 +185,14 @@ def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
     without = [case.peak([8, 8, 8], 16) for case in (forecast, two)]
     assert peaks[0] - without[0] == pytest.approx(400 * 0.6e6)
     assert peaks[1] - without[1] == pytest.approx(800 * 0.6e6)
+
+
+def test_keys_and_values_are_counted_in_the_type_of_attention(forecast, monkeypatch):
+    peaks = []
+    for dtype in (torch.bfloat16, torch.float32):
+        monkeypatch.setattr(memory, "attention_dtype", lambda model, dtype=dtype: dtype)
+        peaks.append(forecast.peak([8] * 64, 4096))
+    assert peaks[0] < peaks[1]
 
 
 @pytest.mark.skipif(kernel_problem() is not None, reason=str(kernel_problem()))
