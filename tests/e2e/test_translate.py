@@ -1,5 +1,6 @@
 """`vaswani translate` as a user runs it: files and pipes, odd text, a kill in between."""
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -66,6 +67,14 @@ def test_the_order_is_that_of_the_input_and_depends_on_nothing(model, numbers, t
     assert [not line for line in outputs[0]] == [not line for line in sources]
     numbered = [len(line.split()) == len(there.split()) for line, there in zip(outputs[0], sources, strict=True)]
     assert sum(numbered) > 0.8 * len(sources)
+
+
+@NEEDS_TWO_CORES
+def test_no_worker_outlives_the_command(model, numbers, tmp_path):
+    before = set(multiprocessing.active_children())
+    command = ["translate", "--model", model, "--input", str(numbers), "--output", str(tmp_path / "out"), "--quiet"]
+    assert main([*command, "--workers=2"]) == 0
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_n_best_lists_come_with_scores_and_in_order(model, tmp_path, capfd):

@@ -19,6 +19,7 @@ After a signal or kill -9 the output holds whole lines; the same command with --
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vaswani.errors import UserError
@@ -69,11 +70,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Translate, and return the exit status."""
-    return line_by_line.run(options, lambda: translator(options), "Translating", group=options.n_best or 1)
+    with ExitStack() as stack:
+        return line_by_line.run(options, lambda: translator(options, stack), "Translating", group=options.n_best or 1)
 
 
-def translator(options: argparse.Namespace) -> line_by_line.Worker:
-    """Load the model; return what translates lines with it, and who does that."""
+def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Worker:
+    """Load the model; return what translates lines with it until the stack is closed, and who does that."""
     with large_imports():
         from transformers.utils.logging import disable_progress_bar
 
@@ -82,7 +84,7 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
         from vaswani.workers import choose_workers, describe_workers
     disable_progress_bar()  # transformers' own, at loading
     if options.engine != "torch":
-        return translator_of_engine(options)
+        return translator_of_engine(options, stack)
     where = options.model, options.tokenizer, options.device, options.dtype
     model, tokenizer = load(*where, torch_compile=options.torch_compile)
     arguments = search_arguments(model, options)
@@ -93,7 +95,7 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
     if options.shortlist:
         arguments["shortlist"] = Shortlist.load(options.model, tokenizer).allowed
 
-    translate_lines = line_translator(model, tokenizer, options, arguments | {"workers": workers})
+    translate_lines = line_translator(model, tokenizer, options, arguments | {"workers": workers}, stack)
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         check_memory(sentences)
@@ -102,7 +104,7 @@ def translator(options: argparse.Namespace) -> line_by_line.Worker:
     return work, describe_workers(workers, model)
 
 
-def translator_of_engine(options: argparse.Namespace) -> line_by_line.Worker:
+def translator_of_engine(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Worker:
     """Open the model with another library, which shares out each batch to the cores by itself."""
     with large_imports():
         from .shared.loading import load_model
@@ -111,15 +113,17 @@ def translator_of_engine(options: argparse.Namespace) -> line_by_line.Worker:
         if getattr(options, name):
             raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
     model, tokenizer = load_model(options)
-    return line_translator(model, tokenizer, options, search_arguments(model, options)), str(model)
+    return line_translator(model, tokenizer, options, search_arguments(model, options), stack), str(model)
 
 
-def line_translator(model: Any, tokenizer: Any, options: argparse.Namespace, arguments: dict[str, Any]) -> Translate:
-    """Return what makes lines of sentences; `arguments` are those of `Translator`."""
+def line_translator(
+    model: Any, tokenizer: Any, options: argparse.Namespace, arguments: dict[str, Any], stack: ExitStack
+) -> Translate:
+    """Return what makes lines of sentences, until the stack is closed; `arguments` are those of `Translator`."""
     from vaswani.translation import Translator
 
     how = {"max_batch_tokens": options.max_batch_tokens, "with_scores": options.scores}
-    translate = Translator(model, tokenizer, **how, **arguments)  # whose processes end with this one
+    translate = stack.enter_context(Translator(model, tokenizer, **how, **arguments))
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
         return [line for hypotheses in translate(sentences, on_batch) for line in as_lines(hypotheses)]
