@@ -180,6 +180,7 @@ def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)  # run.py sets it
     forecast.model.to(torch.bfloat16)
     two = replace(forecast, workers=2)
+    assert two.peak([8], 16) == forecast.peak([8], 16)  # a batch, in a process
     peaks = [case.peak([8, 8, 8], 16) for case in (forecast, two)]  # 2 batches
     monkeypatch.setattr(memory, "KERNEL_BYTES", 0)
     without = [case.peak([8, 8, 8], 16) for case in (forecast, two)]
