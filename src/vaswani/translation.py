@@ -195,11 +195,12 @@ class Translator:
         **generate_kwargs: Any,
     ):
         self.model, self.tokenizer, self.max_batch_tokens = model, tokenizer, max_batch_tokens
-        self.with_scores, self.constraint, self.shortlist = with_scores, constraint, shortlist
-        self.generate_kwargs = generate_kwargs
+        self.with_scores, self.generate_kwargs = with_scores, generate_kwargs
         limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
         self.limit = min(limits, default=None)
-        self.pool = Pool(self._translate_batch, choose_workers(workers, model.device))
+        # No method of this object: it would refer to itself, and hold the model when its user does not any more.
+        batches = BatchTranslator(model, tokenizer, with_scores, constraint, shortlist, generate_kwargs)
+        self.pool = Pool(batches, choose_workers(workers, model.device))
 
     def __enter__(self) -> "Translator":
         return self
@@ -256,21 +257,29 @@ class Translator:
     def _prepare(self, ids: Sequence[Sequence[int]]) -> None:
         """Make what the model keeps from one call to the next before there are workers, so that they share it."""
         if self.pool.size > 1 and not self.pool.is_started:
-            _generate(
-                self.model, self.tokenizer, self._padded(ids), False, self.generate_kwargs | {"max_new_tokens": 1}
-            )
+            inputs = _padded(self.tokenizer, ids, self.model)
+            _generate(self.model, self.tokenizer, inputs, False, self.generate_kwargs | {"max_new_tokens": 1})
 
-    def _translate_batch(self, task: tuple[Sequence[int], Sequence[Sequence[int]]]) -> list[Hypothesis]:
+
+class BatchTranslator(NamedTuple):
+    """Translates a batch: what the workers do. The fields are the parameters of `Translator`."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    with_scores: bool
+    constraint: Callable[[Sequence[int]], LogitsProcessor] | None
+    shortlist: Callable[[Sequence[Sequence[int]]], torch.Tensor] | None
+    generate_kwargs: dict[str, Any]
+
+    def __call__(self, task: tuple[Sequence[int], Sequence[Sequence[int]]]) -> list[Hypothesis]:
         """Translate the sentences with these indices and ids."""
         indices, ids = task
         processors = [] if self.constraint is None else [self.constraint(indices)]
         if self.shortlist is not None:
             processors.append(AllowedTokens(self.shortlist(ids)))
         given = self.generate_kwargs | ({"logits_processor": processors} if processors else {})
-        return _generate(self.model, self.tokenizer, self._padded(ids), self.with_scores, given)
-
-    def _padded(self, ids: Sequence[Sequence[int]]) -> Any:
-        return self.tokenizer.pad({"input_ids": list(ids)}, return_tensors="pt").to(self.model.device)
+        inputs = _padded(self.tokenizer, ids, self.model)
+        return _generate(self.model, self.tokenizer, inputs, self.with_scores, given)
 
 
 def translate(
@@ -319,6 +328,10 @@ def _encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit:
     for row in too_long:
         encoded[row] = [*encoded[row][: limit - 1], encoded[row][-1]]
     return encoded
+
+
+def _padded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]], model: PreTrainedModel) -> Any:
+    return tokenizer.pad({"input_ids": list(ids)}, return_tensors="pt").to(model.device)
 
 
 def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int, workers: int = 1) -> Iterator[list[int]]:

@@ -1,4 +1,6 @@
+import gc
 from pathlib import Path
+from weakref import ref
 
 import pytest
 import torch
@@ -244,3 +246,15 @@ def test_a_shortlist_is_asked_once_a_batch_for_the_ids_of_its_sentences(model, t
         7,
         *tokenizer("").input_ids,
     }
+
+
+def test_a_model_is_freed_when_its_user_lets_go_of_it(random_model, tiny_config, tokenizer):
+    model = random_model(tiny_config(vocab_size=265))
+    alive = ref(model)
+    gc.disable()  # which would find it later
+    try:
+        translate(model, tokenizer, SENTENCES, max_new_tokens=4)
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
