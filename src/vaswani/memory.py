@@ -221,16 +221,14 @@ class Forecast:
     def peak(self, lengths: Sequence[int], max_batch_tokens: int) -> float:
         """Return the most bytes that translating sources of these lengths takes."""
         config, weight_bytes = self.model.config, self.model.get_memory_footprint()
-        dtype = self.dtype
+        dtype, cache_dtype = self.dtype, attention_dtype(self.model)
         batches = list(self._batches(lengths, max_batch_tokens))
-        cache_dtype = attention_dtype(self.model)
-        peaks = [predict_peak(config, batches, weight_bytes, dtype, cache_dtype, self.workers)]
+        peak = predict_peak(config, batches, weight_bytes, dtype, cache_dtype, self.workers)
         if self.with_likelihood:
             tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths))
-            peaks.append(
-                resident_bytes(weight_bytes, dtype) + likelihood_bytes(config, tokens, itemsize_beside(dtype))
-            )
-        return max(peaks) + min(self.workers, len(batches)) * kernel_bytes(len(batches), dtype)
+            scoring = likelihood_bytes(config, tokens, itemsize_beside(dtype))
+            peak = max(peak, resident_bytes(weight_bytes, dtype) + scoring)
+        return peak + min(self.workers, len(batches)) * kernel_bytes(len(batches), dtype)
 
     def _batches(self, lengths: Sequence[int], max_batch_tokens: int) -> Iterator[Batch]:
         """Yield the shapes of the batches that `translate` makes of such sources."""

@@ -331,6 +331,11 @@ class ReusedLogits:
 
     Logits are by far the largest tensor: memory for new ones would cost as much time as a layer. This is no method of
     `IncrementalState`, which would then refer to itself, and hold its caches until Python looks for such circles.
+
+    Parameters
+    ----------
+    lm_head : nn.Linear
+        Without a bias; its weight is (V, D).
     """
 
     def __init__(self, lm_head: nn.Linear):
