@@ -144,7 +144,7 @@ def evaluate(
     Warns
     -----
     UserWarning
-        If translations look tokenized or escaped.
+        If translations are empty, or look tokenized or escaped.
     """
     started = time.perf_counter()
     training = model.training
@@ -157,7 +157,7 @@ def evaluate(
         outputs = translate_all(model, tokenizer, sources, max_source_length=max_source_length, **kwargs)
     finally:
         model.train(training)
-    for suspicion in [] if target_lang == TREES or tokenized else protocols.suspicions(outputs, text.references):
+    for suspicion in [] if target_lang == TREES else protocols.suspicions(outputs, text.references, tokenized):
         warnings.warn(suspicion, stacklevel=2)
     truncated = None
     if max_source_length is not None:

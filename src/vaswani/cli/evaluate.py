@@ -283,8 +283,7 @@ def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evalua
     """Score what stands in a file: translations, or trees."""
     if options.target_lang != TREES:
         hypotheses = read_hypotheses(options.hypothesis, text)
-        if not options.tokenized:
-            warn(suspicions(hypotheses, text.references))
+        warn(suspicions(hypotheses, text.references, options.tokenized))
         how = options.target_lang, options.lowercase, options.tokenized
         return judge(text, hypotheses, *how), hypotheses
     trees = list(read_trees(options.hypothesis))

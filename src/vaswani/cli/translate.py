@@ -18,7 +18,8 @@ After a signal or kill -9 the output holds whole lines; the same command with --
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -119,14 +120,30 @@ def translator_of_engine(options: argparse.Namespace, stack: ExitStack) -> line_
 def line_translator(
     model: Any, tokenizer: Any, options: argparse.Namespace, arguments: dict[str, Any], stack: ExitStack
 ) -> Translate:
-    """Return what makes lines of sentences, until the stack is closed; `arguments` are those of `Translator`."""
+    """Return what makes lines of sentences, until the stack is closed; `arguments` are those of `Translator`.
+
+    When it is closed, it says how many translations were empty, if any.
+    """
     from vaswani.translation import Translator
 
+    total = empty = 0
+
+    def say_how_many_are_empty() -> None:
+        if empty:
+            hint = ": with several beams, a search may end at once, with --num_beams=1 it seldom does"
+            hint = hint if num_beams(model, arguments) > 1 else ""
+            print(f"warning: {empty:,} of {total:,} translations are empty{hint}", file=sys.stderr)
+
     how = {"max_batch_tokens": options.max_batch_tokens, "with_scores": options.scores}
+    stack.callback(say_how_many_are_empty)
     translate = stack.enter_context(Translator(model, tokenizer, **how, **arguments))
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
-        return [line for hypotheses in translate(sentences, on_batch) for line in as_lines(hypotheses)]
+        nonlocal total, empty
+        results = translate(sentences, on_batch)
+        given = [best.text for sentence, (best, *_) in zip(sentences, results, strict=True) if sentence.strip()]
+        total, empty = total + len(given), empty + sum(not text.strip() for text in given)
+        return [line for hypotheses in results for line in as_lines(hypotheses)]
 
     return work
 
@@ -152,10 +169,15 @@ def check_n_best(model: Any, arguments: dict[str, Any]) -> None:
     UserError
         Naming both numbers.
     """
-    beams = arguments.get("num_beams") or model.generation_config.num_beams or 1
+    beams = num_beams(model, arguments)
     wanted = arguments.get("num_return_sequences", 1)
     if wanted > beams:
         raise UserError(f"--n_best={wanted} must be at most --num_beams={beams}")
+
+
+def num_beams(model: Any, arguments: Mapping[str, Any]) -> int:
+    """Return K."""
+    return arguments.get("num_beams") or model.generation_config.num_beams or 1
 
 
 def as_lines(hypotheses: Sequence[tuple[str, float | None]]) -> list[str]:

@@ -182,13 +182,21 @@ def score(
     }
 
 
-def suspicions(hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
-    """Return why hypotheses look tokenized or escaped, which would lower their sacreBLEU, or raise it.
+def suspicions(hypotheses: Sequence[str], references: Sequence[str], tokenized: bool = False) -> list[str]:
+    """Return what may be wrong with hypotheses that one ought to know of beside their scores.
 
-    A sign counts if far more hypotheses than references have it, so that text about "&quot;" raises no suspicion.
+    That some are empty, and, unless they are said to be `tokenized`, that they look tokenized or escaped, which would
+    lower their sacreBLEU, or raise it. Such a sign counts if far more hypotheses than references have it, so that text
+    about "&quot;" raises no suspicion.
     """
     found = []
-    for name, pattern in SIGNS_OF_TOKENIZATION.items():
+    pairs = zip(hypotheses, references, strict=True)
+    empty = sum(1 for hypothesis, reference in pairs if reference.strip() and not hypothesis.strip())
+    if empty:
+        found.append(
+            f"{empty:,} of {len(hypotheses):,} hypotheses are empty: with several beams, a search may end at once"
+        )
+    for name, pattern in {} if tokenized else SIGNS_OF_TOKENIZATION.items():
         counts = [sum(1 for sentence in side if pattern.search(sentence)) for side in (hypotheses, references)]
         if counts[0] > 2 * counts[1]:
             found.append(

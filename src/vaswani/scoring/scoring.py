@@ -30,7 +30,7 @@ CITATION = "Vaswani et al. 2017, Attention Is All You Need; Post 2018, A Call fo
 
 
 class TranslationScores(evaluate.Metric):
-    """Scores translations, and warns where they look tokenized."""
+    """Scores translations, and warns where they are empty or look tokenized."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")
@@ -51,6 +51,6 @@ class TranslationScores(evaluate.Metric):
     ) -> dict[str, Any]:
         # Columns of Arrow are no lists.
         hypotheses, references = list(predictions), list(references)
-        for suspicion in [] if tokenized else suspicions(hypotheses, references):
+        for suspicion in suspicions(hypotheses, references, tokenized):
             warnings.warn(suspicion, stacklevel=2)
         return score(hypotheses, references, target_lang, lowercase, tokenized)

@@ -378,3 +378,22 @@ def test_too_little_memory_is_said_before_it_is_needed(monkeypatch, capsys):
     assert said.count("warning: this may need 0.39 GB of memory, but 0.002 GB are available") == 1
     translate("--scores", "--max_batch_tokens", "64", output="scored")
     assert "--num_beams=3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("beams", "hint"), [("3", ": with several beams, a search may end at once"), ("1", "")])
+def test_empty_translations_are_counted(beams, hint, monkeypatch, capsys):
+    class Silent(translation.Translator):
+        """Has no words for sentences with a six, nor for a second best."""
+
+        def __call__(self, sentences, *given):
+            words = ["" if "six" in sentence or not sentence else "words" for sentence in sentences]
+            return [[translation.Hypothesis(best, None), translation.Hypothesis("", None)] for best in words]
+
+    monkeypatch.setattr(translation, "Translator", Silent)
+    translate("--num_beams", beams, "--read_ahead", "2")
+    said = capsys.readouterr().err
+    assert f"warning: 2 of 4 translations are empty{hint}" in said
+    assert said.count("translations are empty") == 1
+    write_lines("in", SENTENCES[:3])
+    translate("--num_beams", beams)
+    assert "empty" not in capsys.readouterr().err

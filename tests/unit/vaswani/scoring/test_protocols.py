@@ -165,6 +165,15 @@ def test_tokenized_or_escaped_hypotheses_are_noticed():
     assert "full stop" in suspicions(["Das ist gut .", plain[1]], plain)[0]
     about_html = ["Schreibe &quot; statt des Zeichens."] * 2
     assert suspicions(about_html, about_html) == []
+    assert suspicions(["Das ist gu@@ t ."], ["Das ist gut ."], tokenized=True) == []
+
+
+@pytest.mark.parametrize("tokenized", [False, True])
+def test_empty_hypotheses_are_noticed(tokenized):
+    references = ["Das ist gut.", "", "Ja."]
+    assert suspicions(["Gut.", "", "Ja."], references, tokenized) == []
+    [said] = suspicions(["", "", " "], references, tokenized)
+    assert said == "2 of 3 hypotheses are empty: with several beams, a search may end at once"
 
 
 NEWSTEST = ROOT.parent / "shared" / "data" / "wmt14"
