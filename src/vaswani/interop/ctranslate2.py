@@ -1,7 +1,8 @@
 """Our Transformer for CTranslate2, a library that translates fast on CPUs and GPUs, and our search's ranking over it.
 
 CTranslate2's beam search ranks by log-probability / length^p. Its K hypotheses of a sentence are ranked again, by the
-paper's log-probability / ((5 + length) / 6)^alpha: so both find the same translation wherever it is among the K.
+paper's log-probability / ((5 + length) / 6)^alpha: so both find the same translation wherever it is among the K. Where
+`min_new_tokens` rules out ``</s>``, it gives the probability of that to the other tokens, which our search does not.
 """
 
 import json
@@ -39,7 +40,7 @@ QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat
 
 # The settings of a generation config that mean here what they mean for our own models.
 HONOURED = frozenset((
-    *PAPERS_DECODING, "max_new_tokens", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
+    *PAPERS_DECODING, "max_new_tokens", "min_new_tokens", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id",
 ))  # fmt: skip
 
@@ -237,6 +238,7 @@ class CTranslate2Model:
         num_beams: int | None = None,
         length_penalty_alpha: float | None = None,
         max_new_tokens: int | None = None,
+        min_new_tokens: int | None = None,
         num_return_sequences: int = 1,
         return_dict_in_generate: bool = False,
         output_scores: bool = False,
@@ -246,7 +248,7 @@ class CTranslate2Model:
         Parameters
         ----------
         input_ids, attention_mask : Tensor of shape (B, S)
-        num_beams, length_penalty_alpha, max_new_tokens, num_return_sequences
+        num_beams, length_penalty_alpha, max_new_tokens, min_new_tokens, num_return_sequences
             As for our models.
         return_dict_in_generate, output_scores : bool
             Either both or none: whether to return the scores too.
@@ -265,6 +267,7 @@ class CTranslate2Model:
             output_limit(self.config, longest if extra is None else length, extra or 0)
             for length in attention_mask.sum(1).tolist()
         ]
+        shortest = self.generation_config.min_new_tokens if min_new_tokens is None else min_new_tokens
         p = stock_length_penalty(alpha) if beams > 1 else 0.0
         results = self.translator.translate_batch(
             self._tokens(input_ids, attention_mask),
@@ -273,6 +276,7 @@ class CTranslate2Model:
             num_hypotheses=beams,
             length_penalty=p,
             max_decoding_length=max(limits),
+            min_decoding_length=min(shortest or 0, max(limits)),  # its own default is 1
             max_input_length=0,
             return_scores=True,
         )

@@ -74,6 +74,20 @@ def test_translations_and_their_scores_are_ours(ours, theirs, tokenizer, setting
         assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=0.05)
 
 
+@pytest.mark.parametrize(("at_least", "num_beams"), [(None, 1), (None, 3), (1, 1), (1, 3), (20, 1)])
+def test_a_translation_may_be_as_short_as_ours(at_least, num_beams, random_model, tokenizer, tmp_path):
+    ours = random_model(vocab_size=265, lm_head_bias=True)
+    ours.lm_head.bias.data = 9.0 * (torch.arange(265) == 0)  # to end at once
+    ours.generation_config.min_new_tokens = at_least
+    save_for_ctranslate2(ours, tokenizer, tmp_path)
+    theirs, how = CTranslate2Model(tmp_path), {"num_beams": num_beams, "max_new_tokens": 12}
+    mine, other = (translate(model, tokenizer, SENTENCES, **how) for model in (ours, theirs))
+    assert [each[0].text for each in other] == [each[0].text for each in mine]
+    assert [each[0].text == "" for each in mine] == [at_least is None or not sentence for sentence in SENTENCES]
+    words = translate(theirs, tokenizer, SENTENCES, **how, min_new_tokens=1)
+    assert [each[0].text == "" for each in words] == [not sentence for sentence in SENTENCES]
+
+
 def test_ranking_is_the_papers(theirs):
     """The first hypothesis has 2 tokens, the second 5, each with its </s>."""
     result = SimpleNamespace(scores=[-2.0 / 2**0.5, -2.2 / 5**0.5], hypotheses=[["a"], ["a", "b", "a", "b"]])
@@ -162,7 +176,8 @@ def test_what_is_longer_than_its_table_of_positions_is_cut_off(kind, random_mode
     ],
 )
 def test_settings_that_it_would_ignore_are_refused(settings, complaint):
-    plain = {"num_beams": 3, "suppress_tokens": [264], "max_new_tokens": 9, "eos_token_id": 0, "temperature": 1.0}
+    plain = {"num_beams": 3, "suppress_tokens": [264], "max_new_tokens": 9, "min_new_tokens": 1, "eos_token_id": 0}
+    plain["temperature"] = 1.0
     check_settings(GenerationConfig(**plain), 264)
     with pytest.raises(UserError, match=complaint):
         check_settings(GenerationConfig(**plain | settings), 264)
