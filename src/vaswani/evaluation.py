@@ -213,6 +213,9 @@ def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     elif beams > 1:
         penalty = settings["length_penalty"]
         words.append(f"length_penalty {1.0 if penalty is None else penalty}")
+    shortest = given.get("min_new_tokens", defaults.min_new_tokens)
+    if shortest:
+        words.append(f"at least {shortest} token(s)")
     if "max_new_tokens" in given:
         words.append(f"at most {given['max_new_tokens']} tokens")
     if hasattr(model, "engine"):

@@ -19,7 +19,7 @@ After a signal or kill -9 the output holds whole lines; the same command with --
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -130,9 +130,8 @@ def line_translator(
 
     def say_how_many_are_empty() -> None:
         if empty:
-            hint = ": with several beams, a search may end at once, with --num_beams=1 it seldom does"
-            hint = hint if num_beams(model, arguments) > 1 else ""
-            print(f"warning: {empty:,} of {total:,} translations are empty{hint}", file=sys.stderr)
+            hint = "with several beams, a search may end at once, unless --min_new_tokens=1 rules that out"
+            print(f"warning: {empty:,} of {total:,} translations are empty: {hint}", file=sys.stderr)
 
     how = {"max_batch_tokens": options.max_batch_tokens, "with_scores": options.scores}
     stack.callback(say_how_many_are_empty)
@@ -169,15 +168,10 @@ def check_n_best(model: Any, arguments: dict[str, Any]) -> None:
     UserError
         Naming both numbers.
     """
-    beams = num_beams(model, arguments)
+    beams = arguments.get("num_beams") or model.generation_config.num_beams or 1
     wanted = arguments.get("num_return_sequences", 1)
     if wanted > beams:
         raise UserError(f"--n_best={wanted} must be at most --num_beams={beams}")
-
-
-def num_beams(model: Any, arguments: Mapping[str, Any]) -> int:
-    """Return K."""
-    return arguments.get("num_beams") or model.generation_config.num_beams or 1
 
 
 def as_lines(hypotheses: Sequence[tuple[str, float | None]]) -> list[str]:

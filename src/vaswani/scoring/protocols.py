@@ -194,7 +194,8 @@ def suspicions(hypotheses: Sequence[str], references: Sequence[str], tokenized: 
     empty = sum(1 for hypothesis, reference in pairs if reference.strip() and not hypothesis.strip())
     if empty:
         found.append(
-            f"{empty:,} of {len(hypotheses):,} hypotheses are empty: with several beams, a search may end at once"
+            f"{empty:,} of {len(hypotheses):,} hypotheses are empty: with several beams, a search may end at once, "
+            "unless min_new_tokens=1 rules that out"
         )
     for name, pattern in {} if tokenized else SIGNS_OF_TOKENIZATION.items():
         counts = [sum(1 for sentence in side if pattern.search(sentence)) for side in (hypotheses, references)]

@@ -132,6 +132,7 @@ def test_the_decoding_is_named(model):
     assert describe_decoding(model, {}) == "greedy"
     assert describe_decoding(model, {"num_beams": 4, "length_penalty_alpha": 0.6}) == "beam 4, alpha 0.6"
     assert describe_decoding(model, {"num_beams": 2, "max_new_tokens": 9}) == "beam 2, alpha 0.6, at most 9 tokens"
+    assert describe_decoding(model, {"num_beams": 1, "min_new_tokens": 1}) == "greedy, at least 1 token(s)"
     assert describe_decoding(model, {"num_beams": 2, "length_penalty": 1.0}) == "beam 2, length_penalty 1.0"
     assert describe_decoding(model, {"num_beams": 1, "shortlist": sorted}) == "greedy, shortlist"
     assert describe_decoding(model, {"constraint": sorted, "shortlist": None}) == "greedy, trees only"

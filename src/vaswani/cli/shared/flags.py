@@ -60,6 +60,12 @@ def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="longest translation in tokens (default: those of the source + 50, as in the paper)",
     )
+    parser.add_argument(
+        "--min_new_tokens",
+        type=at_least_one,
+        metavar="N",
+        help="shortest translation in tokens, </s> not counted; 1 rules out empty ones (the paper: none)",
+    )
 
 
 def add_batch_flag(parser: argparse._ActionsContainer) -> None:
@@ -106,5 +112,5 @@ def add_shortlist_flag(parser: argparse._ActionsContainer) -> None:
 
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Return the flags for ``generate()`` that were given."""
-    names = ("num_beams", "length_penalty_alpha", "max_new_tokens")
+    names = ("num_beams", "length_penalty_alpha", "max_new_tokens", "min_new_tokens")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}

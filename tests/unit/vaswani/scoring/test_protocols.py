@@ -173,7 +173,7 @@ def test_empty_hypotheses_are_noticed(tokenized):
     references = ["Das ist gut.", "", "Ja."]
     assert suspicions(["Gut.", "", "Ja."], references, tokenized) == []
     [said] = suspicions(["", "", " "], references, tokenized)
-    assert said == "2 of 3 hypotheses are empty: with several beams, a search may end at once"
+    assert said.startswith("2 of 3 hypotheses are empty: with several beams, a search may end at once, unless min_new")
 
 
 NEWSTEST = ROOT.parent / "shared" / "data" / "wmt14"
