@@ -204,7 +204,8 @@ def judge(
 def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     """Name the search that `translate` does with the arguments that are given, such as "beam 4, alpha 0.6"."""
     defaults = model.generation_config
-    settings = {name: given.get(name, getattr(defaults, name, None)) for name in ("do_sample", "length_penalty")}
+    names = ("do_sample", "length_penalty", "min_new_tokens")
+    settings = {name: given.get(name, getattr(defaults, name, None)) for name in names}
     asked = DecodingSettings.read(given, None, defaults)
     beams = asked.num_beams
     words = [("sampling" if settings["do_sample"] else "greedy") if beams == 1 else f"beam {beams}"]
@@ -213,9 +214,8 @@ def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     elif beams > 1:
         penalty = settings["length_penalty"]
         words.append(f"length_penalty {1.0 if penalty is None else penalty}")
-    shortest = given.get("min_new_tokens", defaults.min_new_tokens)
-    if shortest:
-        words.append(f"at least {shortest} token(s)")
+    if settings["min_new_tokens"]:
+        words.append(f"at least {settings['min_new_tokens']} token(s)")
     if "max_new_tokens" in given:
         words.append(f"at most {given['max_new_tokens']} tokens")
     if hasattr(model, "engine"):
