@@ -120,6 +120,18 @@ def test_a_row_leaves_out_what_does_not_apply_and_says_what_is_not_known(model, 
     assert {field.name for field in dataclasses.fields(TranslationEvaluation)} >= set(row)
 
 
+@pytest.mark.parametrize("tokenized", [False, True])
+def test_translations_look_tokenized_only_where_they_ought_not_to_be(
+    tokenized, model, tokenizer, monkeypatch, recwarn
+):
+    text = EvaluationSet("", "test", ["one two", "one"], ["eins zwei", "eins"])
+    monkeypatch.setattr("vaswani.evaluation.translate_all", lambda *given, **how: ["ei@@ ns", ""])
+    evaluate(model, tokenizer, text, encode_in_batches(tokenizer, text, 100), "de", tokenized=tokenized)
+    said = [str(warning.message) for warning in recwarn if "hypotheses" in str(warning.message)]
+    assert "1 of 2 hypotheses are empty" in said[0]
+    assert ["hold @@" in sentence for sentence in said[1:]] == ([] if tokenized else [True])
+
+
 def test_translations_of_tokenized_text_are_counted_by_their_tokens(model, tokenizer, recwarn):
     text = EvaluationSet("", "test", ["one two"], ["eins &quot; ."])
     batches = encode_in_batches(tokenizer, text, 100)

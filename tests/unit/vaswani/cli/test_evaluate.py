@@ -129,6 +129,13 @@ def test_warnings_come_before_the_scores(files, tmp_path, capsys):
     assert "warning: 40 of 40 hypotheses hold &quot; or the like" in capsys.readouterr().err
 
 
+def test_of_tokenized_text_only_empty_hypotheses_are_warned_of(files, tmp_path, capsys):
+    (tmp_path / "hyp.tok").write_text("\n" + "gu@@ t .\n" * 39)
+    evaluate(["--hypothesis", "hyp.tok", "--reference", "test.de", "--tokenized"])
+    said = capsys.readouterr().err
+    assert said.count("warning: ") == said.count("warning: 1 of 40 hypotheses are empty") == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

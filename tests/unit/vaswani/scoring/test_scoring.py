@@ -39,6 +39,14 @@ def test_the_metric_warns_before_it_scores():
         TranslationScores(keep_in_memory=True).compute(predictions=["gu@@ t"], references=["gut"])
 
 
+def test_of_tokenized_text_the_metric_warns_only_where_it_is_empty():
+    with pytest.warns(UserWarning, match="1 of 2 hypotheses are empty") as caught:
+        TranslationScores(keep_in_memory=True).compute(
+            predictions=["gu@@ t", ""], references=["gut", "gut"], tokenized=True
+        )
+    assert not any("hold @@" in str(warning.message) for warning in caught)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"target_lang": "en"}, {"target_lang": None}, {"lowercase": True}, {"tokenized": True}]
 )
