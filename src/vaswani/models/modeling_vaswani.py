@@ -367,7 +367,11 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
     def add_positions(self, inputs_embeds: torch.Tensor, past_length: int | torch.Tensor = 0) -> torch.Tensor:
         """Add positions to (B, T, D) scaled embeddings: sections 3.5 and 5.4."""
-        length = inputs_embeds.shape[1]
+        positions = self.positions(inputs_embeds.shape[1], inputs_embeds.device, past_length)
+        return dropout(inputs_embeds + positions.to(inputs_embeds.dtype), self.config.dropout, self.training)
+
+    def positions(self, length: int, device: torch.device, past_length: int | torch.Tensor = 0) -> torch.Tensor:
+        """Return the (T, D) encodings of `length` positions behind the first `past_length`: section 3.5."""
         rows = self.config.max_position_embeddings
         has_table = self.config.position_embedding_type == "learned"
         # A compiled graph cannot branch on a length that a static cache holds as a tensor.
@@ -376,9 +380,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
                 f"a sequence of {past_length + length} tokens is longer than max_position_embeddings={rows}, "
                 "the rows of the learned position table"
             )
-        position_ids = torch.arange(length, device=inputs_embeds.device) + past_length
-        hidden_states = inputs_embeds + self.embed_positions(position_ids).to(inputs_embeds.dtype)
-        return dropout(hidden_states, self.config.dropout, self.training)
+        return self.embed_positions(torch.arange(length, device=device) + past_length)
 
 
 class VaswaniEncoder(VaswaniStack):
