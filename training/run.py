@@ -8,7 +8,6 @@ accelerate launch training/run.py --help
 """
 
 import ctypes
-import os
 import shutil
 import sys
 import warnings
@@ -147,9 +146,6 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
         # `accelerate launch` sets one thread unless told otherwise.
         torch.set_num_threads(max(1, usable_cores() // accelerator.num_processes))
         keep_freed_memory()
-        # oneDNN keeps the code that it makes for each shape of a matrix product. Batches have thousands of shapes, few
-        # of which return soon: its usual 1,024 take 0.6 GB of a small model's 2.2, and save no time.
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if settings.run.tf32:
         torch.set_float32_matmul_precision("high")
     return accelerator

@@ -244,7 +244,8 @@ class RunSettings:
         "Precision of matrix products; none means what accelerate is configured for.", default=None
     )
     attn_implementation: str = _setting(
-        "Attention of transformers to train with: 'sdpa', 'eager' (faster on CPUs with short sentences), ...",
+        "Attention of transformers to train with: 'sdpa', 'eager' (faster on CPUs with short sentences), ...; where "
+        "kernels in C compute between products, on a CPU in bf16, they do it.",
         default="sdpa",
     )
     tf32: bool = _setting("Whether float32 matrix products may use TensorFloat-32 on a GPU.", default=False)

@@ -10,7 +10,7 @@ import transformers
 import yaml
 from matrix import promised
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_run import ACCELERATE, PYTHON, launch
+from tiny_run import ACCELERATE, ENVIRONMENT, PYTHON, launch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import vaswani
@@ -250,6 +250,25 @@ def test_checkpoints_load_like_models_and_their_average_is_published(finished_ru
     published = AutoModelForSeq2SeqLM.from_pretrained(finished_run / "model")
     for name, parameter in published.named_parameters():
         assert torch.allclose(parameter, torch.stack([weights[name] for weights in saved]).mean(0), atol=1e-6), name
+
+
+def test_with_a_c_compiler_and_without_a_run_learns_the_same(corpus, tmp_path):
+    flags = ["--max_steps=60", "--max_tokens_per_batch=600", "--warmup_steps=100", "--learning_rate_factor=0.3"]
+    flags += ["--max_source_length=40", "--max_target_length=40", "--logging_steps=20", "--eval_steps=0"]
+    flags += ["--save_steps=0", "--average_checkpoints=1", "--max_eval_samples=4", "--mixed_precision=bf16"]
+    losses = []
+    for compiler, said in (
+        ("cc", "kernels in C"),
+        ("false", "PyTorch, not kernels in C: they cannot be compiled by false"),
+    ):
+        directory = tmp_path / compiler
+        done = launch(PYTHON, corpus, *flags, f"--output_dir={directory}", environment=ENVIRONMENT | {"CC": compiler})
+        assert done.returncode == 0, done.stderr
+        assert f"Between the matrix products: {said}" in done.stdout
+        losses.append([row["nll"] for row in rows(directory) if "learning_rate" in row])
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+    assert losses[0] != losses[1]
+    assert losses[0][-1] < 0.8 * losses[0][0]
 
 
 def test_a_run_is_not_overwritten_unless_asked_to(finished_run, corpus):

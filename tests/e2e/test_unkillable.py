@@ -49,8 +49,13 @@ def whole(corpus, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("launcher", "precision", "more"),
-    [(PYTHON, "bf16", []), (TORCHRUN, "no", []), (TORCHRUN, "no", BESIDE_THE_PAPER)],
-    ids=["one", "two", "two, with all that the paper has not"],
+    [
+        (PYTHON, "bf16", []),
+        (PYTHON, "bf16", BESIDE_THE_PAPER),
+        (TORCHRUN, "no", []),
+        (TORCHRUN, "no", BESIDE_THE_PAPER),
+    ],
+    ids=["one", "one, with all that the paper has not", "two", "two, with all that the paper has not"],
 )
 def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precision, more, whole, corpus, tmp_path):
     run, flags = tmp_path / "run", [*FLAGS, f"--mixed_precision={precision}", *more]

@@ -85,9 +85,10 @@ LIBRARY = {
 }
 SETTINGS = ("settings", "recipe", "machine")
 TRAINING = {
-    "objective": (),
+    "cpu": (),
+    "objective": ("cpu",),
     "data": SETTINGS,
-    "trainer": ("data", "objective", *SETTINGS),
+    "trainer": ("data", "objective", "cpu", *SETTINGS),
     "publishing": ("data", *SETTINGS),
     "explaining": ("objective",),
     "reports": ("trainer", "tables", *SETTINGS),

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from training.cpu.cross_entropy import SmoothedCrossEntropy
+from training.cpu.model import check_ids, decoder_states
 from training.objective.divergence import symmetric_divergence
 
 
@@ -72,6 +74,8 @@ class LabelSmoothedObjective(nn.Module):
     rdrop_alpha : float, default=None
         Weight of R-Drop's divergence (`divergence.symmetric_divergence`). Each batch is then computed twice, and the
         losses are the means of both.
+    with_kernels : bool, default=False
+        Whether `training.cpu` computes what lies between the products, which `training.cpu.model.why_not` may forbid.
 
     Notes
     -----
@@ -79,11 +83,18 @@ class LabelSmoothedObjective(nn.Module):
     another. The loop over chunks stays in Python, so that another number of chunks recompiles nothing.
     """
 
-    def __init__(self, model: PreTrainedModel, label_smoothing: float, rdrop_alpha: float | None = None):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        label_smoothing: float,
+        rdrop_alpha: float | None = None,
+        with_kernels: bool = False,
+    ):
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
         self.rdrop_alpha = rdrop_alpha
+        self.with_kernels = with_kernels
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> LossSums:
         """Return the sums over the real tokens of (B, T) `labels`; without any, zeros that still have gradients."""
@@ -91,13 +102,19 @@ class LabelSmoothedObjective(nn.Module):
             input_ids, attention_mask, labels = (
                 torch.cat([side, side]) for side in (input_ids, attention_mask, labels)
             )
-        hidden_states = self.model.model(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(labels),
-            use_cache=False,
-        ).last_hidden_state
         projection = self.model.lm_head
+        # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.
+        frozen_row = self.model.config.pad_token_id
+        decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
+        if self.with_kernels:
+            states = decoder_states(self.model, input_ids, attention_mask, decoder_input_ids)
+            if self.rdrop_alpha is None:
+                return label_smoothed_sums_by_kernels(states, projection, labels, self.label_smoothing, frozen_row)
+            hidden_states = states[0][: labels.numel()]
+        else:
+            hidden_states = self.model.model(
+                input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+            ).last_hidden_state
         weight = projection.weight
         if projection.bias is not None:  # W x + b is [W, b] [x, 1]
             hidden_states = nn.functional.pad(hidden_states, (0, 1), value=1.0)
@@ -107,12 +124,30 @@ class LabelSmoothedObjective(nn.Module):
             weight,
             labels,
             self.label_smoothing,
-            # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.
-            frozen_row=self.model.config.pad_token_id,
+            frozen_row=frozen_row,
             compiled=torch.compiler.is_compiling(),
             rdrop_alpha=self.rdrop_alpha,
         )
         return sums if self.rdrop_alpha is None else LossSums(sums.loss / 2, sums.nll / 2, sums.tokens // 2)
+
+
+def label_smoothed_sums_by_kernels(
+    states: tuple[torch.Tensor, torch.Tensor],
+    projection: nn.Linear,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    frozen_row: int | None,
+) -> LossSums:
+    """Return the sums for what `decoder_states` gives; its rows of padding are positions without targets."""
+    weight = projection.weight
+    if projection.bias is not None:
+        states = [nn.functional.pad(each, (0, 1), value=1.0) for each in states]
+        weight = torch.cat([weight, projection.bias[:, None]], dim=1)
+    check_ids(labels.clamp(min=0), len(weight))
+    labels = nn.functional.pad(labels.flatten(), (0, len(states[0]) - labels.numel()), value=-100)
+    with torch.autocast("cpu", enabled=False):  # the types are chosen there, not by it
+        loss, nll_loss = SmoothedCrossEntropy.apply(*states, weight, labels, label_smoothing, frozen_row)
+    return LossSums(loss, nll_loss, (labels != -100).sum())
 
 
 @torch.compiler.disable

@@ -1,6 +1,5 @@
 """The entry point's own parts; the whole way is in tests/e2e."""
 
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -42,24 +41,6 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     assert threads == [3]
     run.start_accelerator(make_settings())
     assert (seen["mixed_precision"], seen["log_with"]) == (None, None)
-
-
-def test_onednn_keeps_few_kernels_unless_the_user_wants_more(monkeypatch):
-    def capacity_after_a_start() -> str:
-        run.start_accelerator(make_settings())
-        return os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]
-
-    fake = SimpleNamespace(device=torch.device("cpu"), num_processes=1, log_with=[])
-    monkeypatch.setattr(run, "Accelerator", lambda **given: fake)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2000")
-    assert capacity_after_a_start() == "2000"
-    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    assert capacity_after_a_start() == "64"
-    fake.device = torch.device("cuda")
-    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    run.start_accelerator(make_settings())
-    assert "ONEDNN_PRIMITIVE_CACHE_CAPACITY" not in os.environ
 
 
 def test_an_unknown_tracker_is_refused_in_a_sentence():

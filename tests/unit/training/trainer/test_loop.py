@@ -342,6 +342,32 @@ def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
     assert [row["learning_rate"] for row in rows(loop)] == rates
 
 
+@pytest.mark.parametrize(
+    ("precision", "settings", "reason", "said"),
+    [
+        ("bf16", {}, None, "kernels in C, attention included"),
+        ("bf16", {"torch_compile": "true"}, None, "PyTorch, not kernels in C: torch_compile is true"),
+        ("bf16", {}, "a reason", "PyTorch, not kernels in C: a reason"),
+        ("no", {}, None, "PyTorch, not kernels in C: they are for mixed_precision='bf16', and it is 'no'"),
+    ],
+)
+def test_it_says_what_computes_between_products_and_that_does_it(
+    make_loop, monkeypatch, capsys, precision, settings, reason, said
+):
+    monkeypatch.setattr(Accelerator, "mixed_precision", precision)
+    monkeypatch.setattr(loop_module, "why_not", lambda model: reason)
+    for chosen in ("2000", None):  # by the user, or by nobody
+        monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+        if chosen:
+            monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", chosen)
+        loop = make_loop(**settings)
+        assert f"Between the matrix products: {said}\n" in capsys.readouterr().out
+        with_kernels = said.startswith("kernels")
+        assert loop.objective.with_kernels == with_kernels
+        expected = chosen or ("512" if with_kernels else "64")
+        assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected
+
+
 def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):
     def weights(**given) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)

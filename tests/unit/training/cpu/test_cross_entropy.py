@@ -1,0 +1,34 @@
+"""Projection and loss of the kernels against those of all logits in float64."""
+
+import pytest
+import torch
+
+from training.cpu import cross_entropy, kernels
+from training.cpu.cross_entropy import SmoothedCrossEntropy
+from training.objective.loss import label_smoothed_sums
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("chunk", "most"), [(384, 2**24), (5, 1), (7, 14 * 37), (1000, 10**6)])
+def test_loss_and_gradients_are_those_of_all_logits_in_any_parts(monkeypatch, label_smoothing, chunk, most):
+    monkeypatch.setattr(cross_entropy, "CHUNK", chunk)
+    monkeypatch.setattr(cross_entropy, "MAX_LOGITS", most)
+    torch.manual_seed(0)
+    rounded = torch.randn(kernels.padded(70), 16).bfloat16()
+    labels = torch.randint(37, (len(rounded),))
+    labels[5] = labels[20:24] = labels[70:] = -100
+    states, weight = rounded.float().requires_grad_(), torch.randn(37, 16).bfloat16().float().requires_grad_()
+    loss, nll_loss = SmoothedCrossEntropy.apply(states, rounded, weight, labels, label_smoothing, 3)
+    (loss * 0.5).backward()
+
+    exact = [each.detach().double().requires_grad_() for each in (states, weight)]
+    wanted = label_smoothed_sums(exact[0] @ exact[1].T, labels, label_smoothing)
+    (wanted.loss * 0.5).backward()
+    assert loss.item() == pytest.approx(wanted.loss.item(), rel=2e-3)
+    assert nll_loss.item() == pytest.approx(wanted.nll.item(), rel=2e-3)
+    assert not nll_loss.requires_grad
+    exact[1].grad[3] = 0  # the row that is frozen
+    for found, each in zip((states, weight), exact, strict=True):
+        assert (found.grad.double() - each.grad).norm() < 0.01 * each.grad.norm()
+    assert not states.grad[labels == -100].any()
+    assert not weight.grad[3].any()

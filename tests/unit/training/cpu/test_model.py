@@ -1,0 +1,180 @@
+"""Training with the kernels against the model's own methods, whose float64 gradients are the truth."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from training.cpu import kernels
+from training.cpu.kernels import CannotCompile, Dropout
+from training.cpu.model import why_not
+from training.objective.loss import LabelSmoothedObjective
+from vaswani.models import attention_vaswani, modeling_vaswani
+
+
+WIDTHS = {
+    "d_model": 48, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "head_dim": 16, "v_head_dim": 32,
+    "encoder_attention_heads": 3, "decoder_attention_heads": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def problem(random_model, batch):
+    """Return a model in training with its batch. No key's bias has a gradient, as in training."""
+
+    def make(**settings):
+        model = random_model(**(WIDTHS | settings)).train()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.endswith("k_proj.bias"))
+        return model, batch(model.config)
+
+    return make
+
+
+def gradients(model, inputs, dtype=None, **options):
+    """Return the loss, and all gradients by name, as float64."""
+    model.zero_grad()
+    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+        sums = LabelSmoothedObjective(model, 0.1, **options)(**inputs)
+    (sums.loss / sums.tokens).backward()
+    found = {name: each.grad.double() for name, each in model.named_parameters() if each.grad is not None}
+    return sums, found
+
+
+def distance(found, wanted):
+    assert found.keys() == wanted.keys()
+    squares = [((found[name] - wanted[name]).square().sum(), wanted[name].square().sum()) for name in wanted]
+    return (sum(error for error, _ in squares) / sum(size for _, size in squares)).sqrt().item()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tie_word_embeddings": False},
+        {"position_embedding_type": "learned"},
+        {"attention_bias": False},
+        {"lm_head_bias": True},
+        {"encoder_layers": 1, "decoder_layers": 3},
+    ],
+    ids=str,
+)
+def test_gradients_err_hardly_more_than_those_of_plain_operations_in_bfloat16(problem, settings):
+    model, inputs = problem(dropout=0.0, **settings)
+    exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
+    _, plain = gradients(model, inputs, torch.bfloat16)
+    sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
+    assert sums.tokens == exact_sums.tokens
+    assert torch.allclose(torch.stack(sums[:2]).double(), torch.stack(exact_sums[:2]).double(), rtol=2e-3)
+    assert distance(found, exact) < 1.2 * distance(plain, exact) + 1e-3
+    assert all(gradient.dtype == torch.float64 and gradient.isfinite().all() for gradient in found.values())
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Let the kernels' dropouts be recorded, and then let the model's own methods drop the same elements."""
+    recorded: list[Dropout] = []
+    draw = Dropout.of.__func__
+
+    def of(cls, p):
+        recorded.append(draw(cls, p))
+        return recorded[-1]
+
+    def mask_of(dropout, rows, width):
+        ids = torch.zeros(1, rows, dtype=torch.int64)
+        return kernels.embed(ids, torch.zeros(1, width), torch.ones(rows, width), 0, 1.0, dropout)[0][:rows]
+
+    def again(states, p, training):
+        dropout = recorded.pop(0)
+        assert dropout.threshold == round(p * 2**32)
+        if states.dim() == 4:  # attention weights, which the kernels have transposed, with 16 queries at a time
+            batch, heads, queries, keys = states.shape
+            mask = mask_of(dropout, batch * heads * keys, -(-queries // 16) * 16)
+            mask = mask.unflatten(0, (batch, heads, keys))[..., :queries].transpose(2, 3)
+        else:
+            mask = mask_of(dropout, states.shape[0] * states.shape[1], states.shape[2]).view(states.shape)
+        return states * mask
+
+    monkeypatch.setattr(Dropout, "of", classmethod(of))
+    monkeypatch.setattr(modeling_vaswani, "dropout", again)
+    monkeypatch.setattr(attention_vaswani.nn.functional, "dropout", again)
+    return recorded
+
+
+def test_each_dropout_is_in_its_place(problem, record):
+    model, inputs = problem(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
+    model.set_attn_implementation("eager")
+    sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
+    drawn = list(record)
+    # The kernels embed both sides at first, and the model those of the decoder behind the encoder.
+    drawn.insert(1 + 4 * model.config.encoder_layers, drawn.pop(1))
+    record[:] = drawn
+    exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
+    assert not record
+    record[:] = drawn
+    error = distance(gradients(model, inputs, torch.bfloat16)[1], exact)
+    assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=2e-3)
+    assert distance(found, exact) < 1.2 * error
+    drawn[0].seed += 1  # the control: other elements are dropped in one place
+    record[:] = drawn
+    assert distance(found, gradients(copy.deepcopy(model).double(), inputs)[1]) > 5 * error
+
+
+def test_in_evaluation_nothing_is_dropped(problem):
+    model, inputs = problem(dropout=0.3)
+    losses = [gradients(model.eval(), inputs, torch.bfloat16, with_kernels=True)[0].loss for _ in range(2)]
+    assert losses[0] == losses[1]
+    assert losses[0] != gradients(model.train(), inputs, torch.bfloat16, with_kernels=True)[0].loss
+
+
+def test_r_drop_goes_with_the_kernels(problem):
+    model, inputs = problem(dropout=0.0)
+    exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs, rdrop_alpha=5.0)
+    sums, found = gradients(model, inputs, torch.bfloat16, rdrop_alpha=5.0, with_kernels=True)
+    assert sums.tokens == exact_sums.tokens
+    assert distance(found, exact) < 0.03
+
+
+def test_products_are_in_bfloat16_with_autocast_and_without(problem):
+    model, inputs = problem(dropout=0.0)
+    sums = [gradients(model, inputs, dtype, with_kernels=True)[0] for dtype in (torch.bfloat16, None)]
+    assert torch.equal(sums[0].loss, sums[1].loss)
+
+
+@pytest.mark.parametrize(("name", "id_"), [("input_ids", -1), ("input_ids", 37), ("labels", 37)])
+def test_an_id_without_an_embedding_is_refused(problem, name, id_):
+    model, inputs = problem(vocab_size=37)
+    inputs[name][0, -1] = id_
+    with pytest.raises(IndexError, match=r"they must be from 0 to 36, as there are embeddings"):
+        LabelSmoothedObjective(model, 0.1, with_kernels=True)(**inputs)
+
+
+def test_without_targets_all_gradients_are_zero(problem):
+    model, inputs = problem()
+    inputs["labels"] = torch.full((4, 3), -100)
+    LabelSmoothedObjective(model, 0.1, with_kernels=True)(**inputs).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert not parameter.requires_grad or not parameter.grad.any(), name
+
+
+def test_why_not_names_what_stands_in_the_way(problem, random_model, monkeypatch):
+    model, _ = problem()
+    assert why_not(model) is None
+    for settings, said in (
+        ({"attention_restriction": 3}, "attention_restriction=3"),
+        ({"activation_function": "swish"}, "'swish', only 'relu'"),
+        ({"head_dim": 8}, "multiples of 16, of heads as well, and one is 8"),
+        ({"encoder_ffn_dim": 40}, "one is 40"),
+    ):
+        assert said in why_not(random_model(**(WIDTHS | settings))), settings
+    assert "not for Linear" in why_not(nn.Linear(3, 3))
+    half = copy.deepcopy(model)
+    half.lm_head.weight = nn.Parameter(half.lm_head.weight.detach().bfloat16())
+    assert "is torch.bfloat16" in why_not(half)
+
+    def fail():
+        raise CannotCompile("no compiler")
+
+    monkeypatch.setattr(kernels, "library", fail)
+    assert why_not(model) == "no compiler"

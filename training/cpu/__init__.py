@@ -1,0 +1,1 @@
+"""Training on a CPU: what lies between the matrix products, as kernels in C."""

@@ -1,0 +1,66 @@
+"""Pre-softmax projection and label-smoothed cross-entropy (section 5.4), for training in bfloat16 on a CPU."""
+
+from typing import Any
+
+import torch
+
+from training.cpu import kernels
+
+
+CHUNK = 384  # positions, whose logits stay in the cache until they are gradients
+MAX_LOGITS = 2**24  # that are kept for the gradient of the projection: 32 MB
+
+
+class SmoothedCrossEntropy(torch.autograd.Function):
+    """What `LinearSmoothedCrossEntropy` of `training.objective.loss` is; see there for the formulas."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        rounded: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        label_smoothing: float,
+        frozen_row: int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sums of the smoothed and of the plain cross-entropy over (N, D) states.
+
+        The gradient of `rounded` goes to `states`; row `frozen_row` of the (V, D) `weight` gets none.
+        """
+        eps_i = label_smoothing / (len(weight) - 1)
+        nll_weight = 1 - label_smoothing - eps_i
+        projection = weight.to(torch.bfloat16)
+        projection_sum = projection.sum(0, dtype=torch.float32)
+        logsumexps, target_logits = torch.empty(2, len(rounded), dtype=torch.float32)
+        d_rounded, d_weight = torch.empty_like(rounded), torch.empty_like(weight)
+        for part in parts(slice(0, len(rounded)), max(CHUNK, MAX_LOGITS // len(weight) // CHUNK * CHUNK)):
+            d_logits = kernels.empty(part.stop - part.start, len(weight))
+            for rows in parts(part, CHUNK):
+                logits = d_logits[rows.start - part.start : rows.stop - part.start]
+                torch.mm(rounded[rows], projection.T, out=logits)
+                kernels.softmax_minus_target_(logits, labels[rows], nll_weight, logsumexps[rows], target_logits[rows])
+                torch.mm(logits, projection, out=d_rounded[rows])
+            d_part = d_logits.T @ rounded[part]
+            d_weight = d_weight.copy_(d_part) if part.start == 0 else d_weight.add_(d_part)
+        has_target = (labels != -100).float()
+        d_states = (d_rounded - eps_i * projection_sum).mul_(has_target[:, None])
+        d_weight -= eps_i * (has_target @ rounded.float())
+        if frozen_row is not None:
+            d_weight[frozen_row] = 0
+        ctx.save_for_backward(d_states, d_weight)
+        nll_loss = (logsumexps - target_logits).sum()
+        smooth_loss = len(weight) * logsumexps.sum() - has_target @ (rounded.float() @ projection_sum)
+        ctx.mark_non_differentiable(nll_loss)
+        return nll_weight * nll_loss + eps_i * smooth_loss, nll_loss
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Scale the gradients that `forward` computed."""
+        d_states, d_weight = ctx.saved_tensors
+        return d_states * d_loss, None, d_weight * d_loss, None, None, None
+
+
+def parts(rows: slice, size: int) -> list[slice]:
+    """Cut rows into parts of at most `size`."""
+    return [slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]

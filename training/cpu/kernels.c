@@ -1,0 +1,445 @@
+/* What lies between the matrix products of a training update, each in one pass over memory: see kernels.py.
+
+   Matrices are row-major, and their widths multiples of 16. Rows beyond `rows`, up to `padded`, are set to zero where
+   a product will add up over rows. What is bfloat16 in memory is float in registers. */
+
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16
+#define BLOCK 8 /* rows of a product that are computed together, or the last HALF of them */
+#define HALF 4
+#define HIDDEN -1e30f
+
+typedef int64_t size;
+typedef uint16_t bf16;
+typedef float floats __attribute__((vector_size(64), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(64), aligned(4)));
+typedef uint32_t words __attribute__((vector_size(64), aligned(4)));
+typedef bf16 halves __attribute__((vector_size(32), aligned(2)));
+
+static const ints LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+static inline floats load(const float *from) { return *(const floats *)from; }
+static inline void store(float *to, floats x) { *(floats *)to = x; }
+static inline void increase(float *sum, floats x) { store(sum, load(sum) + x); }
+static inline floats widen(const bf16 *from) {
+    return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
+}
+static inline void narrow(bf16 *to, floats x) { /* to the nearest, of two to the even one */
+    words bits = (words)x;
+    *(halves *)to = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, halves);
+}
+static inline floats all(float x) { return x - (floats){0}; }
+static inline floats either(ints condition, floats x, floats y) {
+    return (floats)((condition & (ints)x) | (~condition & (ints)y));
+}
+static inline floats larger(floats x, floats y) { return either(y > x, y, x); }
+static inline float sum_of(floats x) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return x[0];
+}
+static inline float max_of(floats x) {
+    float max = x[0];
+    for (int i = 1; i < LANES; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+static inline size up(size n, size multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/* e^x for x <= 0, to 1e-7 of it: 2^n e^r with |r| <= ln(2) / 2. */
+static inline floats exponential(floats x) {
+    x = either(x < -87.0f, all(-87.0f), x);
+    floats shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: leaves n in the last bits */
+    floats n = shifted - 12582912.0f;
+    floats r = x - n * 0.693145752f - n * 1.42860677e-6f;
+    floats power = 0.0416654244f + r * (0.00833345f + r * 0.00139f);
+    power = 1 + r * (1 + r * (0.5f + r * (0.166666567f + r * power)));
+    return power * (floats)(((ints)shifted + 127) << 23);
+}
+
+/* Dropout of section 5.4 as a function of a seed and of an element's number, so that backward needs no mask. */
+typedef struct {
+    uint32_t threshold; /* p * 2^32 */
+    float scale;        /* 1 / (1 - p) */
+    uint64_t seed;
+} dropout;
+
+/* Return for 16 elements what each is multiplied by: 0 or the scale. */
+static inline floats kept(dropout d, uint32_t first) {
+    words hash = ((words)LANE + first) * 0x9E3779B9u + (uint32_t)d.seed;
+    hash = ((hash ^ (hash >> 16)) * 0x85EBCA6Bu) ^ (uint32_t)(d.seed >> 32);
+    hash = (hash ^ (hash >> 13)) * 0xC2B2AE35u;
+    hash ^= hash >> 16;
+    return (floats)((hash >= d.threshold) & (ints)all(d.scale));
+}
+
+static void clear(bf16 *matrix, size rows, size padded, size width) {
+    memset(matrix + rows * width, 0, (padded - rows) * width * sizeof(bf16));
+}
+
+/* One row of sums for each thread, which `add_up` adds up and frees. */
+static float *make_sums(size width) { return calloc(omp_get_max_threads() * width, sizeof(float)); }
+static void add_up(float *sums, size width, float *total) {
+    memset(total, 0, width * sizeof(float));
+    for (int thread = 0; thread < omp_get_max_threads(); thread++)
+        for (size i = 0; i < width; i++) total[i] += sums[thread * width + i];
+    free(sums);
+}
+
+/* y = Dropout(scale * embedding + position), sections 3.4, 3.5 and 5.4, also in bfloat16. Ids (rows / length, length)
+   that are `pad` have a zero embedding. */
+void embed(const int64_t *ids, const float *table, const float *positions, int64_t pad, float scale, dropout d,
+           float *y, bf16 *y_bf16, size rows, size padded, size length, size width) {
+#pragma omp parallel for
+    for (size row = 0; row < rows; row++) {
+        const float *embedding = table + ids[row] * width, *position = positions + row % length * width;
+        for (size i = 0; i < width; i += LANES) {
+            floats value = ids[row] == pad ? (floats){0} : load(embedding + i) * scale;
+            value = (value + load(position + i)) * kept(d, row * width + i);
+            store(y + row * width + i, value);
+            narrow(y_bf16 + row * width + i, value);
+        }
+    }
+    clear(y_bf16, rows, padded, width);
+}
+
+/* Add the gradient of each row to that of its embedding; each thread has its own embeddings. `dx`, the gradients
+   without the scale, may be NULL. */
+void embed_backward(const float *dy, const bf16 *dy_bf16, const int64_t *ids, int64_t pad, float scale, dropout d,
+                    float *dx, float *dtable, size rows, size width) {
+#pragma omp parallel
+    for (size row = 0; row < rows; row++) {
+        if (ids[row] % omp_get_num_threads() != omp_get_thread_num()) continue;
+        for (size i = 0; i < width; i += LANES) {
+            size at = row * width + i;
+            floats g = (load(dy + at) + widen(dy_bf16 + at)) * kept(d, at);
+            if (dx) store(dx + at, g);
+            if (ids[row] != pad) increase(dtable + ids[row] * width + i, g * scale);
+        }
+    }
+}
+
+/* y = LayerNorm(x + Dropout(sublayer)), sections 3.1 and 5.4, also in bfloat16.
+   `normed` is y before gain and bias, `rstds` is 1 / standard deviation: backward needs them. */
+void add_norm(const float *x, const bf16 *sublayer, dropout d, const float *gain, const float *bias, float eps,
+              float *y, bf16 *y_bf16, bf16 *normed, float *rstds, size rows, size padded, size width) {
+#pragma omp parallel for
+    for (size row = 0; row < rows; row++) {
+        size first = row * width;
+        float added[width];
+        floats sum = {0}, squares = {0};
+        for (size i = 0; i < width; i += LANES) {
+            floats value = load(x + first + i) + widen(sublayer + first + i) * kept(d, first + i);
+            store(added + i, value);
+            sum += value;
+        }
+        float mean = sum_of(sum) / width;
+        for (size i = 0; i < width; i += LANES) {
+            floats centered = load(added + i) - mean;
+            squares += centered * centered;
+        }
+        float rstd = rstds[row] = 1 / sqrtf(sum_of(squares) / width + eps);
+        for (size i = 0; i < width; i += LANES) {
+            floats value = (load(added + i) - mean) * rstd;
+            narrow(normed + first + i, value);
+            value = value * load(gain + i) + load(bias + i);
+            store(y + first + i, value);
+            narrow(y_bf16 + first + i, value);
+        }
+    }
+    clear(y_bf16, rows, padded, width);
+}
+
+/* The gradients of `add_norm`. Either of `dy` and `dy_bf16` may be NULL. `sums` are the gradients of the gain, of the
+   bias, and of the bias of the sublayer's last product, which is the sum of the rows of `dsublayer`. */
+void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed, const float *rstds, dropout d,
+                       const float *gain, float *dx, bf16 *dsublayer, float *sums, size rows, size padded,
+                       size width) {
+    float *all_sums = make_sums(3 * width);
+#pragma omp parallel
+    {
+        float *of_gain = all_sums + omp_get_thread_num() * 3 * width, *of_bias = of_gain + width;
+        float *of_sublayer = of_bias + width, scaled[width];
+#pragma omp for
+        for (size row = 0; row < rows; row++) {
+            size first = row * width;
+            floats sum = {0}, slope = {0};
+            for (size i = 0; i < width; i += LANES) {
+                size at = first + i;
+                floats g = dy ? load(dy + at) : (floats){0}, h = widen(normed + at);
+                if (dy_bf16) g += widen(dy_bf16 + at);
+                increase(of_gain + i, g * h);
+                increase(of_bias + i, g);
+                g *= load(gain + i);
+                store(scaled + i, g);
+                sum += g;
+                slope += g * h;
+            }
+            float mean = sum_of(sum) / width, mean_slope = sum_of(slope) / width;
+            for (size i = 0; i < width; i += LANES) {
+                size at = first + i;
+                floats g = (load(scaled + i) - mean - widen(normed + at) * mean_slope) * rstds[row];
+                store(dx + at, g);
+                g *= kept(d, at);
+                narrow(dsublayer + at, g);
+                increase(of_sublayer + i, g);
+            }
+        }
+    }
+    clear(dsublayer, rows, padded, width);
+    add_up(all_sums, 3 * width, sums);
+}
+
+/* x becomes Dropout(max(0, x)): Eq. 2 of section 3.3. */
+void relu(bf16 *x, dropout d, size rows, size width) {
+#pragma omp parallel for
+    for (size at = 0; at < rows * width; at += LANES) {
+        floats value = widen(x + at);
+        value = either(value < 0, (floats){0}, value);
+        narrow(x + at, d.threshold ? value * kept(d, at) : value);
+    }
+}
+
+/* dy, of an output y of `relu`, becomes dx, whose rows are added up. */
+void relu_backward(bf16 *dy, const bf16 *y, float scale, float *sums, size rows, size width) {
+    float *all_sums = make_sums(width);
+#pragma omp parallel
+    {
+        float *mine = all_sums + omp_get_thread_num() * width;
+#pragma omp for
+        for (size row = 0; row < rows; row++)
+            for (size i = 0; i < width; i += LANES) {
+                size at = row * width + i;
+                floats g = either(widen(y + at) > 0, widen(dy + at) * scale, (floats){0});
+                narrow(dy + at, g);
+                increase(mine + i, g);
+            }
+    }
+    add_up(all_sums, width, sums);
+}
+
+/* The sums of the columns of x. */
+void column_sums(const bf16 *x, float *sums, size rows, size width) {
+    float *all_sums = make_sums(width);
+#pragma omp parallel
+    {
+        float *mine = all_sums + omp_get_thread_num() * width;
+#pragma omp for
+        for (size row = 0; row < rows; row++)
+            for (size i = 0; i < width; i += LANES) increase(mine + i, widen(x + row * width + i));
+    }
+    add_up(all_sums, width, sums);
+}
+
+/* Inlined, so that the numbers in a call become constants. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* c(m, n) = sum over k of a(m, k) b(k, n), for R rows and N columns, a multiple of LANES. */
+INLINE void multiply_rows(int R, const float *a, size a_m, size a_k, const float *b, float *c, size N, size K) {
+    size n = 0;
+    for (; n + 2 * LANES <= N; n += 2 * LANES) { /* as many sums at a time as there are registers */
+        floats sums[BLOCK][2] = {0};
+        for (size k = 0; k < K; k++)
+            for (int m = 0; m < R; m++) {
+                sums[m][0] += a[m * a_m + k * a_k] * load(b + k * N + n);
+                sums[m][1] += a[m * a_m + k * a_k] * load(b + k * N + n + LANES);
+            }
+        for (int m = 0; m < R; m++)
+            for (int j = 0; j < 2; j++) store(c + m * N + n + j * LANES, sums[m][j]);
+    }
+    for (; n < N; n += LANES) {
+        floats sums[BLOCK] = {0};
+        for (size k = 0; k < K; k++)
+            for (int m = 0; m < R; m++) sums[m] += a[m * a_m + k * a_k] * load(b + k * N + n);
+        for (int m = 0; m < R; m++) store(c + m * N + n, sums[m]);
+    }
+}
+/* The same for M rows, rounded up to a multiple of HALF. */
+INLINE void multiply(const float *a, size a_m, size a_k, const float *b, float *c, size M, size N, size K) {
+    size m = 0;
+    for (; m + HALF < M; m += BLOCK) multiply_rows(BLOCK, a + m * a_m, a_m, a_k, b, c + m * N, N, K);
+    if (m < M) multiply_rows(HALF, a + m * a_m, a_m, a_k, b, c + m * N, N, K);
+}
+
+/* Copy a head's rows to floats, and set those up to a multiple of BLOCK to zero. */
+static void copy_in(const bf16 *from, size stride, size rows, size width, float *to) {
+    for (size row = 0; row < rows; row++)
+        for (size i = 0; i < width; i += LANES) store(to + row * width + i, widen(from + row * stride + i));
+    memset(to + rows * width, 0, (up(rows, BLOCK) - rows) * width * sizeof(float));
+}
+static void copy_out(const float *from, size rows, size width, bf16 *to, size stride) {
+    for (size row = 0; row < rows; row++)
+        for (size i = 0; i < width; i += LANES) narrow(to + row * stride + i, load(from + row * width + i));
+}
+/* Columns beyond `rows` are set to zero. */
+static void transpose(const float *from, size rows, size width, float *to, size columns) {
+    for (size i = 0; i < width; i++) {
+        for (size row = 0; row < rows; row++) to[i * columns + row] = from[row * width + i];
+        memset(to + i * columns + rows, 0, (columns - rows) * sizeof(float));
+    }
+}
+/* Ask for a head's rows before it is their turn: they lie apart, so that the CPU does not foresee them. */
+static void prefetch(const bf16 *from, size stride, size rows, size width) {
+    for (size row = 0; row < rows; row++)
+        for (size i = 0; i < width; i += 32) __builtin_prefetch(from + row * stride + i); /* 64 bytes */
+}
+
+/* B, H, T, S, d_k and d_v, and how far apart the rows of queries, and of keys and values, lie. */
+typedef struct {
+    size batch, heads, queries, keys, key_width, value_width, query_stride, key_stride;
+} shape;
+
+/* Where a head's first query, key and value are, and its first output. */
+typedef struct {
+    size query, key, value, output;
+} place;
+static inline place place_of(const shape *s, size head) {
+    size b = head / s->heads, h = head % s->heads, key = b * s->keys * s->key_stride;
+    return (place){b * s->queries * s->query_stride + h * s->key_width, key + h * s->key_width,
+                   key + h * s->value_width, (b * s->queries * s->heads + h) * s->value_width};
+}
+
+/* softmax(Q K^T / sqrt(d_k)) V, Eq. 1 of section 3.2.1, for each sentence and head. Scores are transposed, so that the
+   lanes are queries, and a softmax adds up vectors. `mask` (B, S) is 0 where a key is padding, or NULL. `weights`
+   (B, H, S, T up to a multiple of LANES) are those before their dropout. */
+void attention(const bf16 *query, const bf16 *key, const bf16 *value, const uint8_t *mask, int is_causal,
+               float scaling, dropout d, bf16 *output, bf16 *weights, const shape *s, size padded) {
+    size T = s->queries, S = s->keys, d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads;
+    size columns = up(T, LANES), rows = up(S, BLOCK), out_stride = s->heads * d_v;
+#pragma omp parallel
+    {
+        size room = columns * (2 * d_k + d_v + rows) + rows * (d_k + d_v);
+        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *Q_T = Q + columns * d_k;
+        float *O = Q_T + columns * d_k, *P_T = O + columns * d_v, *K = P_T + columns * rows, *V = K + rows * d_k;
+#pragma omp for
+        for (size head = 0; head < heads; head++) {
+            place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
+            prefetch(query + next.query, s->query_stride, T, d_k);
+            prefetch(key + next.key, s->key_stride, S, d_k);
+            prefetch(value + next.value, s->key_stride, S, d_v);
+            copy_in(query + at.query, s->query_stride, T, d_k, Q);
+            copy_in(key + at.key, s->key_stride, S, d_k, K);
+            copy_in(value + at.value, s->key_stride, S, d_v, V);
+            transpose(Q, T, d_k, Q_T, columns);
+            multiply(K, d_k, 1, Q_T, P_T, S, columns, d_k);
+            for (size t = 0; t < columns; t += LANES) {
+                floats highest = all(HIDDEN), sum = {0};
+                for (size i = 0; i < S; i++) {
+                    floats score = load(P_T + i * columns + t) * scaling;
+                    if (is_causal) score = either(LANE + (int)t < (int)i, all(HIDDEN), score);
+                    if (mask && !mask[head / s->heads * S + i]) score = all(HIDDEN);
+                    store(P_T + i * columns + t, score);
+                    highest = larger(highest, score);
+                }
+                for (size i = 0; i < S; i++) {
+                    floats score = load(P_T + i * columns + t);
+                    floats power = either(score <= HIDDEN / 2, (floats){0}, exponential(score - highest));
+                    store(P_T + i * columns + t, power);
+                    sum += power;
+                }
+                floats scale = 1 / larger(sum, all(1e-30f)); /* of no keys the weights are 0 */
+                for (size i = 0; i < S; i++) {
+                    size first = (head * S + i) * columns + t;
+                    floats weight = load(P_T + i * columns + t) * scale;
+                    narrow(weights + first, weight);
+                    store(P_T + i * columns + t, d.threshold ? weight * kept(d, first) : weight);
+                }
+            }
+            multiply(P_T, 1, columns, V, O, T, d_v, S);
+            copy_out(O, T, d_v, output + at.output, out_stride);
+        }
+        free(Q);
+    }
+    clear(output, s->batch * T, padded, out_stride);
+}
+
+/* The gradients of `attention`, with the strides of what they are the gradients of. */
+void attention_backward(const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *weights,
+                        const bf16 *doutput, float scaling, dropout d, bf16 *dquery, bf16 *dkey, bf16 *dvalue,
+                        const shape *s) {
+    size T = s->queries, S = s->keys, d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads;
+    size columns = up(T, LANES), rows = up(S, BLOCK), out_stride = s->heads * d_v;
+#pragma omp parallel
+    {
+        size room = columns * (2 * d_k + 2 * d_v + 2 * rows) + rows * (2 * d_k + 2 * d_v);
+        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *dQ = Q + columns * d_k;
+        float *dO = dQ + columns * d_k, *dO_T = dO + columns * d_v;
+        float *P_T = dO_T + columns * d_v, *dP_T = P_T + columns * rows;
+        float *K = dP_T + columns * rows, *dK = K + rows * d_k, *V = dK + rows * d_k, *dV = V + rows * d_v;
+#pragma omp for
+        for (size head = 0; head < heads; head++) {
+            place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
+            prefetch(query + next.query, s->query_stride, T, d_k);
+            prefetch(key + next.key, s->key_stride, S, d_k);
+            prefetch(value + next.value, s->key_stride, S, d_v);
+            prefetch(doutput + next.output, out_stride, T, d_v);
+            copy_in(query + at.query, s->query_stride, T, d_k, Q);
+            copy_in(key + at.key, s->key_stride, S, d_k, K);
+            copy_in(value + at.value, s->key_stride, S, d_v, V);
+            copy_in(doutput + at.output, out_stride, T, d_v, dO);
+            transpose(dO, T, d_v, dO_T, columns);
+            multiply(V, d_v, 1, dO_T, dP_T, S, columns, d_v);
+            for (size t = 0; t < columns; t += LANES) {
+                floats sum = {0};
+                for (size i = 0; i < S; i++) {
+                    size first = (head * S + i) * columns + t;
+                    floats weight = widen(weights + first), scale = d.threshold ? kept(d, first) : all(1);
+                    floats g = load(dP_T + i * columns + t) * scale;
+                    store(P_T + i * columns + t, weight * scale);
+                    store(dP_T + i * columns + t, g);
+                    sum += weight * g;
+                }
+                for (size i = 0; i < S; i++) {
+                    floats weight = widen(weights + (head * S + i) * columns + t);
+                    store(dP_T + i * columns + t, weight * (load(dP_T + i * columns + t) - sum) * scaling);
+                }
+            }
+            multiply(P_T, columns, 1, dO, dV, S, d_v, T);
+            multiply(dP_T, columns, 1, Q, dK, S, d_k, T);
+            multiply(dP_T, 1, columns, K, dQ, T, d_k, S);
+            copy_out(dQ, T, d_k, dquery + at.query, s->query_stride);
+            copy_out(dK, S, d_k, dkey + at.key, s->key_stride);
+            copy_out(dV, S, d_v, dvalue + at.value, s->key_stride);
+        }
+        free(Q);
+    }
+}
+
+static inline float widen_one(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The logits of each row become their softmax, and at its label the softmax - `nll_weight`; without a label, which is
+   negative then, zero, as its sums do. */
+void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float *logsumexps,
+                          float *target_logits, size rows, size types) {
+#pragma omp parallel for
+    for (size n = 0; n < rows; n++) {
+        bf16 *row = logits + n * types, rest[LANES];
+        if (labels[n] < 0) {
+            memset(row, 0, types * sizeof(bf16));
+            logsumexps[n] = target_logits[n] = 0;
+            continue;
+        }
+        size whole = types / LANES * LANES; /* the others are in `rest`, with -inf behind them */
+        for (int i = 0; i < LANES; i++) rest[i] = whole + i < types ? row[whole + i] : 0xff80;
+        floats highest = widen(rest), sum;
+        for (size i = 0; i < whole; i += LANES) highest = larger(highest, widen(row + i));
+        float max = max_of(highest), target = target_logits[n] = widen_one(row[labels[n]]);
+        sum = either(LANE < (int)(types - whole), exponential(widen(rest) - max), (floats){0});
+        for (size i = 0; i < whole; i += LANES) sum += exponential(widen(row + i) - max);
+        float logsumexp = logsumexps[n] = max + logf(sum_of(sum));
+        for (size i = 0; i < whole; i += LANES) narrow(row + i, exponential(widen(row + i) - logsumexp));
+        narrow(rest, exponential(widen(rest) - logsumexp));
+        memcpy(row + whole, rest, (types - whole) * sizeof(bf16));
+        narrow(rest, all(expf(target - logsumexp) - nll_weight));
+        row[labels[n]] = rest[0];
+    }
+}

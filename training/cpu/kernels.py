@@ -1,0 +1,310 @@
+"""`kernels.c`, compiled for this machine when a run begins, as functions of tensors.
+
+PyTorch computes what lies between two matrix products operation by operation, each over all of memory, which takes a
+CPU two fifths of an update. Here each such place is one pass. Matrices have N real rows, then rows of padding: see
+`padded`. All of them are in bfloat16 but for the residuals, which are in float32 beside a bfloat16 copy.
+
+Axis letters: see `modeling_vaswani.py`. Here also N rows, and W columns of a matrix.
+"""
+
+import ctypes
+import functools
+import os
+import shlex
+import subprocess
+import tempfile
+from ctypes import POINTER, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+
+SOURCE = Path(__file__).with_name("kernels.c")
+# Without traps and errno GCC vectorizes; sums stay in the order in which they are written, and NaN stays NaN.
+FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"]
+LANES = 16  # every width is a multiple of it
+# Numbers of rows are rounded up to a multiple of it, with 2% more rows on Multi30k: oneDNN makes a kernel for each,
+# which takes as long as half a product, and so it finds it again.
+ROWS = 64
+
+
+class CannotCompile(ValueError):
+    """There is no C compiler here, or it cannot compile the kernels."""
+
+
+class Dropout(ctypes.Structure):
+    """Dropout that is the same whenever it is computed: of probability `p`, of a seed drawn from torch's generator."""
+
+    _fields_ = (("threshold", c_uint32), ("scale", c_float), ("seed", c_uint64))
+
+    @classmethod
+    def of(cls, p: float) -> "Dropout":
+        """Draw a seed. `p` is rounded to a multiple of 2^-32, and the scale is that of the rounded `p`."""
+        threshold = min(round(p * 2**32), 2**32 - 1)
+        seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None).item() if threshold else 0
+        return cls(threshold, 2**32 / (2**32 - threshold), int(seed) % 2**64)
+
+
+class Shape(ctypes.Structure):
+    """B, H, T, S, d_k and d_v, and how far apart rows lie in the matrices of queries, and of keys and values."""
+
+    _fields_ = tuple(
+        (name, c_int64)
+        for name in ("batch", "heads", "queries", "keys", "key_width", "value_width", "query_stride", "key_stride")
+    )
+
+
+class Projected(NamedTuple):
+    """Queries (N, H d_k), keys (M, H d_k) and values (M, H d_v), which may be columns of one matrix."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class Normalized(NamedTuple):
+    """LayerNorm's output, in float32 and in bfloat16, and what its gradients need."""
+
+    output: torch.Tensor  # (N, W)
+    rounded: torch.Tensor  # (N, W)
+    normed: torch.Tensor  # (N, W): the output before gain and bias
+    rstd: torch.Tensor  # (N,): 1 / the standard deviation
+
+
+TENSOR, SIZE = c_void_p, c_int64
+SIGNATURES = {
+    "embed": [TENSOR, TENSOR, TENSOR, c_int64, c_float, Dropout, TENSOR, TENSOR, *[SIZE] * 4],
+    "embed_backward": [TENSOR, TENSOR, TENSOR, c_int64, c_float, Dropout, TENSOR, TENSOR, SIZE, SIZE],
+    "add_norm": [TENSOR, TENSOR, Dropout, TENSOR, TENSOR, c_float, *[TENSOR] * 4, SIZE, SIZE, SIZE],
+    "add_norm_backward": [*[TENSOR] * 4, Dropout, *[TENSOR] * 4, SIZE, SIZE, SIZE],
+    "relu": [TENSOR, Dropout, SIZE, SIZE],
+    "relu_backward": [TENSOR, TENSOR, c_float, TENSOR, SIZE, SIZE],
+    "column_sums": [TENSOR, TENSOR, SIZE, SIZE],
+    "attention": [*[TENSOR] * 4, c_int, c_float, Dropout, TENSOR, TENSOR, POINTER(Shape), SIZE],
+    "attention_backward": [*[TENSOR] * 5, c_float, Dropout, *[TENSOR] * 3, POINTER(Shape)],
+    "softmax_minus_target": [TENSOR, TENSOR, c_float, TENSOR, TENSOR, SIZE, SIZE],
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Compile the kernels, in a second, and load them.
+
+    Raises
+    ------
+    CannotCompile
+        If that fails.
+    """
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernels.so")
+        command = [*compiler, *FLAGS, str(SOURCE), "-o", str(path), "-lm"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            loaded = ctypes.CDLL(str(path))
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.splitlines() or [f"it ends with status {error.returncode}"]
+            raise CannotCompile(f"they cannot be compiled by {shlex.join(compiler)}: {said[0]}") from error
+        except OSError as error:
+            raise CannotCompile(f"they cannot be compiled by {shlex.join(compiler)}: {error}") from error
+    for name, arguments in SIGNATURES.items():
+        getattr(loaded, name).argtypes = arguments
+        getattr(loaded, name).restype = None
+    loaded.omp_set_num_threads(torch.get_num_threads())  # where torch has another OpenMP than the compiler
+    return loaded
+
+
+def at(tensor: torch.Tensor | None) -> int | None:
+    """Return where a tensor's elements are."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def padded(rows: int) -> int:
+    """Return how many rows a matrix of so many real ones has."""
+    return -(-rows // ROWS) * ROWS
+
+
+def empty(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Make a matrix, without values."""
+    return torch.empty(rows, width, dtype=dtype)
+
+
+def embed(
+    ids: torch.Tensor, table: torch.Tensor, positions: torch.Tensor, pad: int, scale: float, dropout: Dropout
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scaled embeddings and positions, with dropout: sections 3.4, 3.5 and 5.4.
+
+    Parameters
+    ----------
+    ids : Tensor of shape (B, T)
+    table : Tensor of shape (V, W), float32
+    positions : Tensor of shape (T, W), float32
+    pad : int
+        The id whose embedding counts as zero, or -1.
+    scale : float
+    dropout : Dropout
+
+    Returns
+    -------
+    Tensors of shape (N, W)
+        In float32 and in bfloat16.
+    """
+    rows, width = ids.numel(), table.shape[1]
+    output, rounded = empty(padded(rows), width, torch.float32), empty(padded(rows), width)
+    library().embed(
+        at(ids), at(table), at(positions), pad, scale, dropout, at(output), at(rounded), rows, len(output),
+        len(positions), width,
+    )  # fmt: skip
+    return output, rounded
+
+
+def embed_backward(
+    d_output: torch.Tensor,
+    d_rounded: torch.Tensor,
+    ids: torch.Tensor,
+    pad: int,
+    scale: float,
+    dropout: Dropout,
+    d_table: torch.Tensor,
+    d_sums: torch.Tensor | None,
+) -> None:
+    """Add the gradient of `embed` to that of its table.
+
+    If they are given, the (B T, W) gradients of the sums of embeddings and positions are written to `d_sums`.
+    """
+    library().embed_backward(
+        at(d_output.contiguous()), at(d_rounded.contiguous()), at(ids), pad, scale, dropout, at(d_sums), at(d_table),
+        ids.numel(), d_table.shape[1],
+    )  # fmt: skip
+
+
+def add_norm(
+    states: torch.Tensor,
+    sublayer: torch.Tensor,
+    dropout: Dropout,
+    gain: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
+    rows: int,
+) -> Normalized:
+    """Return LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4, of (N, W) `states` and `sublayer`."""
+    size, width = sublayer.shape
+    found = Normalized(
+        empty(size, width, torch.float32),
+        empty(size, width),
+        empty(size, width),
+        torch.empty(rows, dtype=torch.float32),
+    )
+    library().add_norm(at(states), at(sublayer), dropout, at(gain), at(bias), eps, *map(at, found), rows, size, width)
+    return found
+
+
+def add_norm_backward(
+    d_output: torch.Tensor | None,
+    d_rounded: torch.Tensor | None,
+    normed: torch.Tensor,
+    rstd: torch.Tensor,
+    dropout: Dropout,
+    gain: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of `add_norm`.
+
+    Returns
+    -------
+    d_states : Tensor of shape (N, W), float32
+    d_sublayer : Tensor of shape (N, W), bfloat16
+    d_gain, d_bias : Tensor of shape (W,)
+    d_last_bias : Tensor of shape (W,)
+        The sum of the rows of `d_sublayer`.
+    """
+    size, width = normed.shape
+    d_states, d_sublayer, sums = empty(size, width, torch.float32), empty(size, width), empty(3, width, torch.float32)
+    d_output, d_rounded = (None if each is None else each.contiguous() for each in (d_output, d_rounded))
+    library().add_norm_backward(
+        at(d_output), at(d_rounded), at(normed), at(rstd), dropout, at(gain),
+        at(d_states), at(d_sublayer), at(sums), len(rstd), size, width,
+    )  # fmt: skip
+    return d_states, d_sublayer, *sums
+
+
+def relu_(states: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+    """Overwrite (N, W) `states` with Dropout(max(0, x)): Eq. 2 of section 3.3."""
+    library().relu(at(states), dropout, *states.shape)
+    return states
+
+
+def relu_backward_(d_output: torch.Tensor, output: torch.Tensor, dropout: Dropout) -> torch.Tensor:
+    """Overwrite the gradient of `relu_`'s (N, W) output with that of its states; return the sum of its rows."""
+    sums = torch.empty(output.shape[1], dtype=torch.float32)
+    library().relu_backward(at(d_output), at(output), dropout.scale, at(sums), *output.shape)
+    return sums
+
+
+def sum_of_rows(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the (W,) sum of the rows of an (N, W) matrix, in float32."""
+    sums = torch.empty(matrix.shape[1], dtype=torch.float32)
+    library().column_sums(at(matrix), at(sums), *matrix.shape)
+    return sums
+
+
+def attention(
+    projected: Projected, shape: Shape, mask: torch.Tensor | None, is_causal: bool, dropout: Dropout
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return softmax(Q K^T / sqrt(d_k)) V of all heads, Eq. 1 of section 3.2.1, and the weights.
+
+    Parameters
+    ----------
+    projected : Projected
+    shape : Shape
+    mask : Tensor of shape (B, S) and type bool, or None
+        False where a key is padding.
+    is_causal : bool
+        Whether a query may see no later keys.
+    dropout : Dropout
+        Of weights.
+
+    Returns
+    -------
+    output : Tensor of shape (N, H d_v)
+    weights : Tensor of shape (B H S, T rounded up)
+        Before dropout.
+    """
+    output = empty(len(projected.query), shape.heads * shape.value_width)
+    weights = empty(shape.batch * shape.heads * shape.keys, -(-shape.queries // LANES) * LANES)
+    library().attention(
+        *map(at, projected), at(mask), is_causal, shape.key_width**-0.5, dropout, at(output), at(weights), shape,
+        len(output),
+    )  # fmt: skip
+    return output, weights
+
+
+def attention_backward(
+    projected: Projected,
+    shape: Shape,
+    weights: torch.Tensor,
+    d_output: torch.Tensor,
+    dropout: Dropout,
+    into: Projected,
+) -> None:
+    """Write the gradients of `attention` with respect to queries, keys and values `into` such columns."""
+    library().attention_backward(
+        *map(at, projected), at(weights), at(d_output), shape.key_width**-0.5, dropout, *map(at, into), shape
+    )
+
+
+def softmax_minus_target_(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    nll_weight: float,
+    logsumexps: torch.Tensor,
+    target_logits: torch.Tensor,
+) -> None:
+    """Overwrite (N, V) bfloat16 `logits` with their softmax, less `nll_weight` at the (N,) `labels`.
+
+    What it needs of them besides goes to the (N,) `logsumexps` and `target_logits`, in float32. Where a label is -100,
+    all of this is zero.
+    """
+    library().softmax_minus_target(
+        at(logits), at(labels), nll_weight, at(logsumexps), at(target_logits), *logits.shape
+    )
