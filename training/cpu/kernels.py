@@ -173,9 +173,10 @@ def embed_backward(
 
     If they are given, the (B T, W) gradients of the sums of embeddings and positions are written to `d_sums`.
     """
+    d_output, d_rounded = d_output.contiguous(), d_rounded.contiguous()  # copies, which live until this returns
     library().embed_backward(
-        at(d_output.contiguous()), at(d_rounded.contiguous()), at(ids), pad, scale, dropout, at(d_sums), at(d_table),
-        ids.numel(), d_table.shape[1],
+        at(d_output), at(d_rounded), at(ids), pad, scale, dropout, at(d_sums), at(d_table), ids.numel(),
+        d_table.shape[1],
     )  # fmt: skip
 
 

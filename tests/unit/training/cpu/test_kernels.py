@@ -93,6 +93,20 @@ def test_embeddings_and_their_gradients(dropout, pad):
     assert torch.allclose(d_sums.sum(0).double(), inputs[1].grad, atol=1e-4)
 
 
+def test_gradients_that_are_expanded_are_read_as_what_they_are():
+    """As those of a sum are; a copy of them has to live for as long as the kernel reads it."""
+    rows, ids, nothing = kernels.padded(3000), torch.zeros(1, 3000, dtype=torch.int64), Dropout.of(0.0)
+    d_output, d_rounded = torch.full((1, 1), 2.0), torch.full((1, 1), 0.5, dtype=torch.bfloat16)
+    d_table = torch.zeros(1, WIDTH)
+    wide = [each.expand(rows, WIDTH) for each in (d_output, d_rounded)]
+    kernels.embed_backward(*wide, ids, -1, 1.0, nothing, d_table, None)
+    assert d_table.eq(3000 * 2.5).all()
+    found = kernels.add_norm_backward(
+        *wide, torch.ones(rows, WIDTH).bfloat16(), torch.ones(3000), nothing, torch.ones(WIDTH)
+    )
+    assert found[3].eq(3000 * 2.5).all()
+
+
 @pytest.mark.parametrize("given", ["both", "output", "rounded"])
 def test_add_and_norm_and_its_gradients(dropout, given):
     states, sublayer = matrix().float() * 3, matrix()
