@@ -26,7 +26,8 @@ class SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of the smoothed and of the plain cross-entropy over (N, D) states.
 
-        The gradient of `rounded` goes to `states`; row `frozen_row` of the (V, D) `weight` gets none.
+        These come in float32 and `rounded` to bfloat16, whose gradient goes to the former. `labels` (N,) are -100
+        where there is no target; row `frozen_row` of the (V, D) `weight` gets no gradient.
         """
         eps_i = label_smoothing / (len(weight) - 1)
         nll_weight = 1 - label_smoothing - eps_i

@@ -104,8 +104,9 @@ def library() -> ctypes.CDLL:
             subprocess.run(command, check=True, capture_output=True, text=True)
             loaded = ctypes.CDLL(str(path))
         except subprocess.CalledProcessError as error:
-            said = error.stderr.splitlines() or [f"it ends with status {error.returncode}"]
-            raise CannotCompile(f"they cannot be compiled by {shlex.join(compiler)}: {said[0]}") from error
+            lines = error.stderr.splitlines() or [f"it ends with status {error.returncode}"]
+            said = next((line for line in lines if "error" in line), lines[0])
+            raise CannotCompile(f"they cannot be compiled by {shlex.join(compiler)}: {said}") from error
         except OSError as error:
             raise CannotCompile(f"they cannot be compiled by {shlex.join(compiler)}: {error}") from error
     for name, arguments in SIGNATURES.items():

@@ -115,10 +115,7 @@ class LabelSmoothedObjective(nn.Module):
             hidden_states = self.model.model(
                 input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
             ).last_hidden_state
-        weight = projection.weight
-        if projection.bias is not None:  # W x + b is [W, b] [x, 1]
-            hidden_states = nn.functional.pad(hidden_states, (0, 1), value=1.0)
-            weight = torch.cat([weight, projection.bias[:, None]], dim=1)
+        weight, hidden_states = as_one_product(projection, hidden_states)
         sums = fused_label_smoothed_sums(
             hidden_states,
             weight,
@@ -131,6 +128,14 @@ class LabelSmoothedObjective(nn.Module):
         return sums if self.rdrop_alpha is None else LossSums(sums.loss / 2, sums.nll / 2, sums.tokens // 2)
 
 
+def as_one_product(projection: nn.Linear, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return a matrix (V, D) and the (..., D) states that it projects; W x + b is [W, b] [x, 1]."""
+    if projection.bias is None:
+        return projection.weight, *states
+    weight = torch.cat([projection.weight, projection.bias[:, None]], dim=1)
+    return weight, *(nn.functional.pad(each, (0, 1), value=1.0) for each in states)
+
+
 def label_smoothed_sums_by_kernels(
     states: tuple[torch.Tensor, torch.Tensor],
     projection: nn.Linear,
@@ -138,11 +143,8 @@ def label_smoothed_sums_by_kernels(
     label_smoothing: float,
     frozen_row: int | None,
 ) -> LossSums:
-    """Return the sums for what `decoder_states` gives; its rows of padding are positions without targets."""
-    weight = projection.weight
-    if projection.bias is not None:
-        states = [nn.functional.pad(each, (0, 1), value=1.0) for each in states]
-        weight = torch.cat([weight, projection.bias[:, None]], dim=1)
+    """Return the sums for (N, D) `states` of `decoder_states` and (B, T) `labels`; padding has no targets."""
+    weight, *states = as_one_product(projection, *states)
     check_ids(labels.clamp(min=0), len(weight))
     labels = nn.functional.pad(labels.flatten(), (0, len(states[0]) - labels.numel()), value=-100)
     with torch.autocast("cpu", enabled=False):  # the types are chosen there, not by it
