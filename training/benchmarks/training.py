@@ -69,10 +69,12 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload.of(options, Path(folder))
-        peaks = {precision: workload.measure("gemm", precision).rate for precision in ("fp32", "bf16")}
+        peaks: dict[str, list[float]] = {"fp32": [], "bf16": []}
         contenders = workload.contenders()
         turns: dict[str, list[TurnResult]] = {contender.name: [] for contender in contenders}
         for number in range(1, options.rounds + 1):
+            for precision in peaks:
+                peaks[precision].append(workload.measure("gemm", precision).rate)
             for contender in contenders:
                 result = contender.take_turn()
                 turns[contender.name].append(result)
@@ -80,8 +82,9 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     flops = flops_per_target_token(workload.config)
     ours = max(([turn.rate for turn in turns[name]] for name in (OURS, OURS_TOGETHER) if name in turns), key=median)
     rows = [summarize(contender, turns[contender.name], ours, flops, peaks) for contender in contenders]
-    for precision, peak in peaks.items():
-        rows.append(TrainingRow("matrix product, GFLOP/s", precision=precision, rates=Rates.of([peak / GIGA])))
+    for precision, rates in peaks.items():
+        in_giga = Rates.of([rate / GIGA for rate in rates])
+        rows.append(TrainingRow("matrix product, GFLOP/s", precision=precision, rates=in_giga))
     rows.append(TrainingRow("a target token, GFLOP", rates=Rates.of([flops / GIGA])))
     return [as_record(row) for row in rows]
 
@@ -100,7 +103,7 @@ def summarize(
     turns: Sequence[TurnResult],
     ours: Sequence[float],
     flops: float,
-    peaks: Mapping[str, float],
+    peaks: Mapping[str, Sequence[float]],
 ) -> TrainingRow:
     """Make a contender's row.
 
@@ -112,8 +115,9 @@ def summarize(
         Target tokens a second of our training loop, at its best setting, in the same rounds: the ratios are of those.
     flops : float
         Operations for a target token.
-    peaks : mapping of str to float
-        FLOP/s that the machine reaches in each precision. Utilization is the share of it that a contender reaches.
+    peaks : mapping of str to sequence of float
+        FLOP/s that the machine reaches in each precision, in the same rounds. Utilization is the share of it that a
+        contender reaches, the median of the rounds.
     """
     rates = Rates.of([turn.rate for turn in turns])
     row = TrainingRow(
@@ -125,7 +129,8 @@ def summarize(
     if not contender.precision:  # it has no model
         return row
     ratios = [mine / turn.rate for mine, turn in zip(ours, turns, strict=True)]
-    utilization = rates.median * flops / peaks[contender.precision]
+    pairs = zip(turns, peaks[contender.precision], strict=True)
+    utilization = median(turn.rate * flops / peak for turn, peak in pairs)
     return replace(row, ours_is_times=Rates.of(ratios), utilization=utilization)
 
 

@@ -34,7 +34,7 @@ class SmoothedCrossEntropy(torch.autograd.Function):
         projection = weight.to(torch.bfloat16)
         projection_sum = projection.sum(0, dtype=torch.float32)
         logsumexps, target_logits = torch.empty(2, len(rounded), dtype=torch.float32)
-        d_rounded, d_weight = torch.empty_like(rounded), torch.empty_like(weight)
+        d_rounded, d_weight = torch.empty_like(rounded), None
         for part in parts(slice(0, len(rounded)), max(CHUNK, MAX_LOGITS // len(weight) // CHUNK * CHUNK)):
             d_logits = kernels.empty(part.stop - part.start, len(weight))
             for rows in parts(part, CHUNK):
@@ -43,13 +43,12 @@ class SmoothedCrossEntropy(torch.autograd.Function):
                 kernels.softmax_minus_target_(logits, labels[rows], nll_weight, logsumexps[rows], target_logits[rows])
                 torch.mm(logits, projection, out=d_rounded[rows])
             d_part = d_logits.T @ rounded[part]
-            d_weight = d_weight.copy_(d_part) if part.start == 0 else d_weight.add_(d_part)
+            d_weight = d_part if d_weight is None else d_part.float().add_(d_weight)
         has_target = (labels != -100).float()
         d_states = (d_rounded - eps_i * projection_sum).mul_(has_target[:, None])
-        d_weight -= eps_i * (has_target @ rounded.float())
-        if frozen_row is not None:
-            d_weight[frozen_row] = 0
-        ctx.save_for_backward(d_states, d_weight)
+        # What each row of it has besides is subtracted when it is read anyway, to be scaled.
+        ctx.save_for_backward(d_states, d_weight, eps_i * (has_target @ rounded.float()))
+        ctx.frozen_row = frozen_row
         nll_loss = (logsumexps - target_logits).sum()
         smooth_loss = len(weight) * logsumexps.sum() - has_target @ (rounded.float() @ projection_sum)
         ctx.mark_non_differentiable(nll_loss)
@@ -58,8 +57,11 @@ class SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Scale the gradients that `forward` computed."""
-        d_states, d_weight = ctx.saved_tensors
-        return d_states * d_loss, None, d_weight * d_loss, None, None, None
+        d_states, d_weight, from_each_row = ctx.saved_tensors
+        d_weight = (d_weight - from_each_row).mul_(d_loss)
+        if ctx.frozen_row is not None:
+            d_weight[ctx.frozen_row] = 0
+        return d_states * d_loss, None, d_weight, None, None, None
 
 
 def parts(rows: slice, size: int) -> list[slice]:

@@ -48,6 +48,8 @@ static inline float max_of(floats x) {
     for (int i = 1; i < LANES; i++) max = x[i] > max ? x[i] : max;
     return max;
 }
+/* For arrays on the stack, so that no vector crosses a line of the cache. */
+#define ALIGNED __attribute__((aligned(64)))
 static inline size up(size n, size multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /* e^x for x <= 0, to 3e-7 of it: 2^n e^r with |r| <= ln(2) / 2. */
@@ -59,6 +61,25 @@ static inline floats exponential(floats x) {
     floats power = 0.0416654244f + r * (0.00833345f + r * 0.00139f);
     power = 1 + r * (1 + r * (0.5f + r * (0.166666567f + r * power)));
     return power * (floats)(((ints)shifted + 127) << 23);
+}
+
+/* Transpose a square of 16 rows: four times, rows of its upper and lower half are shuffled into each other. */
+#ifdef __clang__
+#define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (halves){__VA_ARGS__})
+#endif
+typedef halves square[LANES];
+static inline void transpose_square(square x) {
+    for (int time = 0; time < 4; time++) {
+        square y;
+        for (int i = 0; i < LANES / 2; i++) {
+            halves upper = x[i], lower = x[i + LANES / 2];
+            y[2 * i] = SHUFFLE(upper, lower, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            y[2 * i + 1] = SHUFFLE(upper, lower, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+        memcpy(x, y, sizeof(square));
+    }
 }
 
 /* Dropout of section 5.4 as a function of a seed and of an element's number, so that backward needs no mask. */
@@ -77,26 +98,64 @@ static inline floats kept(dropout d, uint32_t first) {
     return (floats)((hash >= d.threshold) & (ints)all(d.scale));
 }
 
+/* Round a matrix, and its transpose, whose rows are `stride` apart. Rows and width are multiples of 16. */
+void round_both(const float *x, bf16 *rounded, bf16 *transposed, size rows, size width, size stride) {
+#pragma omp parallel for
+    for (size row = 0; row < rows; row += LANES)
+        for (size i = 0; i < width; i += LANES) {
+            square values;
+            for (int n = 0; n < LANES; n++) {
+                bf16 *to = rounded + (row + n) * width + i;
+                narrow(to, load(x + (row + n) * width + i));
+                values[n] = *(halves *)to;
+            }
+            transpose_square(values);
+            for (int n = 0; n < LANES; n++) *(halves *)(transposed + (i + n) * stride + row) = values[n];
+        }
+}
+
+/* Transpose a matrix, into bfloat16 or into floats: one of both is NULL. Rows and width are multiples of 16. */
+void transpose_rounded(const bf16 *x, bf16 *transposed, float *widened, size rows, size width) {
+#pragma omp parallel for
+    for (size i = 0; i < width; i += LANES)
+        for (size row = 0; row < rows; row += LANES) {
+            square values;
+            for (int n = 0; n < LANES; n++) values[n] = *(halves *)(x + (row + n) * width + i);
+            transpose_square(values);
+            for (int n = 0; n < LANES; n++) {
+                size to = (i + n) * rows + row;
+                if (transposed) *(halves *)(transposed + to) = values[n];
+                else store(widened + to, widen((bf16 *)&values[n]));
+            }
+        }
+}
+
 static void clear(bf16 *matrix, size rows, size padded, size width) {
     memset(matrix + rows * width, 0, (padded - rows) * width * sizeof(bf16));
 }
 
-/* One row of sums for each thread, which `add_up` adds up and frees. */
-static float *make_sums(size width) { return calloc(omp_get_max_threads() * width, sizeof(float)); }
+/* Sums for each thread, which `add_up` adds up and frees. No two threads write to one line of a cache, or to its
+   neighbour. */
+#define APART(width) (up(width, 32) + 32)
+static float *make_sums(size width) {
+    size bytes = omp_get_max_threads() * APART(width) * sizeof(float);
+    return memset(aligned_alloc(128, bytes), 0, bytes);
+}
+static inline float *my_sums(float *sums, size width) { return sums + omp_get_thread_num() * APART(width); }
 static void add_up(float *sums, size width, float *total) {
     memset(total, 0, width * sizeof(float));
     for (int thread = 0; thread < omp_get_max_threads(); thread++)
-        for (size i = 0; i < width; i++) total[i] += sums[thread * width + i];
+        for (size i = 0; i < width; i++) total[i] += sums[thread * APART(width) + i];
     free(sums);
 }
 
-/* y = Dropout(scale * embedding + position), sections 3.4, 3.5 and 5.4, also in bfloat16. Ids (rows / length, length)
-   that are `pad` have a zero embedding. */
-void embed(const int64_t *ids, const float *table, const float *positions, int64_t pad, float scale, dropout d,
-           float *y, bf16 *y_bf16, size rows, size padded, size length, size width) {
+/* y = Dropout(scale * embedding + position), sections 3.4, 3.5 and 5.4, also in bfloat16. Ids that are `pad` have a
+   zero embedding; `places` are those of the ids in their sentences. */
+void embed(const int64_t *ids, const int64_t *places, const float *table, const float *positions, int64_t pad,
+           float scale, dropout d, float *y, bf16 *y_bf16, size rows, size padded, size width) {
 #pragma omp parallel for
     for (size row = 0; row < rows; row++) {
-        const float *embedding = table + ids[row] * width, *position = positions + row % length * width;
+        const float *embedding = table + ids[row] * width, *position = positions + places[row] * width;
         for (size i = 0; i < width; i += LANES) {
             floats value = ids[row] == pad ? (floats){0} : load(embedding + i) * scale;
             value = (value + load(position + i)) * kept(d, row * width + i);
@@ -123,17 +182,20 @@ void embed_backward(const float *dy, const bf16 *dy_bf16, const int64_t *ids, in
     }
 }
 
-/* y = LayerNorm(x + Dropout(sublayer)), sections 3.1 and 5.4, also in bfloat16.
+/* y = LayerNorm(x + Dropout(product + last_bias)), sections 3.1 and 5.4, also in bfloat16. `last_bias` may be NULL.
    `normed` is y before gain and bias, `rstds` is 1 / standard deviation: backward needs them. */
-void add_norm(const float *x, const bf16 *sublayer, dropout d, const float *gain, const float *bias, float eps,
-              float *y, bf16 *y_bf16, bf16 *normed, float *rstds, size rows, size padded, size width) {
+void add_norm(const float *x, const bf16 *product, const float *last_bias, dropout d, const float *gain,
+              const float *bias, float eps, float *y, bf16 *y_bf16, bf16 *normed, float *rstds, size rows, size padded,
+              size width) {
 #pragma omp parallel for
     for (size row = 0; row < rows; row++) {
         size first = row * width;
-        float added[width];
+        float added[width] ALIGNED;
         floats sum = {0}, squares = {0};
         for (size i = 0; i < width; i += LANES) {
-            floats value = load(x + first + i) + widen(sublayer + first + i) * kept(d, first + i);
+            floats sublayer = widen(product + first + i);
+            if (last_bias) sublayer += load(last_bias + i);
+            floats value = load(x + first + i) + sublayer * kept(d, first + i);
             store(added + i, value);
             sum += value;
         }
@@ -154,39 +216,53 @@ void add_norm(const float *x, const bf16 *sublayer, dropout d, const float *gain
     clear(y_bf16, rows, padded, width);
 }
 
-/* The gradients of `add_norm`. Either of `dy` and `dy_bf16` may be NULL. `sums` are the gradients of the gain, of the
-   bias, and of the bias of the sublayer's last product, which is the sum of the rows of `dsublayer`. */
+#define TOGETHER 8
+static inline floats gradient(const float *dy, const bf16 *dy_bf16, size at) {
+    floats g = dy ? load(dy + at) : (floats){0};
+    return dy_bf16 ? g + widen(dy_bf16 + at) : g;
+}
+
+/* The gradients of `add_norm`. Some rows are added up in registers before sums in memory are increased: on a shared
+   machine, to store three sums for each element is what takes the time. Either of `dy` and `dy_bf16` may be NULL. `sums` are the gradients of the gain, of the
+   bias, and of the last bias, which is the sum of the rows of `dsublayer`. */
 void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed, const float *rstds, dropout d,
                        const float *gain, float *dx, bf16 *dsublayer, float *sums, size rows, size padded,
                        size width) {
     float *all_sums = make_sums(3 * width);
 #pragma omp parallel
     {
-        float *of_gain = all_sums + omp_get_thread_num() * 3 * width, *of_bias = of_gain + width;
-        float *of_sublayer = of_bias + width, scaled[width];
+        float *of_gain = my_sums(all_sums, 3 * width), *of_bias = of_gain + width, *of_sublayer = of_bias + width;
 #pragma omp for
-        for (size row = 0; row < rows; row++) {
-            size first = row * width;
-            floats sum = {0}, slope = {0};
-            for (size i = 0; i < width; i += LANES) {
-                size at = first + i;
-                floats g = dy ? load(dy + at) : (floats){0}, h = widen(normed + at);
-                if (dy_bf16) g += widen(dy_bf16 + at);
-                increase(of_gain + i, g * h);
-                increase(of_bias + i, g);
-                g *= load(gain + i);
-                store(scaled + i, g);
-                sum += g;
-                slope += g * h;
+        for (size start = 0; start < rows; start += TOGETHER) {
+            size end = start + TOGETHER < rows ? start + TOGETHER : rows;
+            for (size row = start; row < end; row++) {
+                size first = row * width;
+                floats sum = {0}, slope = {0};
+                for (size i = 0; i < width; i += LANES) {
+                    floats g = gradient(dy, dy_bf16, first + i) * load(gain + i);
+                    sum += g;
+                    slope += g * widen(normed + first + i);
+                }
+                float mean = sum_of(sum) / width, mean_slope = sum_of(slope) / width;
+                for (size i = 0; i < width; i += LANES) {
+                    size at = first + i;
+                    floats g = gradient(dy, dy_bf16, at) * load(gain + i);
+                    g = (g - mean - widen(normed + at) * mean_slope) * rstds[row];
+                    store(dx + at, g);
+                    narrow(dsublayer + at, g * kept(d, at));
+                }
             }
-            float mean = sum_of(sum) / width, mean_slope = sum_of(slope) / width;
             for (size i = 0; i < width; i += LANES) {
-                size at = first + i;
-                floats g = (load(scaled + i) - mean - widen(normed + at) * mean_slope) * rstds[row];
-                store(dx + at, g);
-                g *= kept(d, at);
-                narrow(dsublayer + at, g);
-                increase(of_sublayer + i, g);
+                floats for_gain = {0}, for_bias = {0}, for_sublayer = {0};
+                for (size at = start * width + i; at < end * width; at += width) {
+                    floats g = gradient(dy, dy_bf16, at);
+                    for_gain += g * widen(normed + at);
+                    for_bias += g;
+                    for_sublayer += widen(dsublayer + at);
+                }
+                increase(of_gain + i, for_gain);
+                increase(of_bias + i, for_bias);
+                increase(of_sublayer + i, for_sublayer);
             }
         }
     }
@@ -209,7 +285,7 @@ void relu_backward(bf16 *dy, const bf16 *y, float scale, float *sums, size rows,
     float *all_sums = make_sums(width);
 #pragma omp parallel
     {
-        float *mine = all_sums + omp_get_thread_num() * width;
+        float *mine = my_sums(all_sums, width);
 #pragma omp for
         for (size row = 0; row < rows; row++)
             for (size i = 0; i < width; i += LANES) {
@@ -227,7 +303,7 @@ void column_sums(const bf16 *x, float *sums, size rows, size width) {
     float *all_sums = make_sums(width);
 #pragma omp parallel
     {
-        float *mine = all_sums + omp_get_thread_num() * width;
+        float *mine = my_sums(all_sums, width);
 #pragma omp for
         for (size row = 0; row < rows; row++)
             for (size i = 0; i < width; i += LANES) increase(mine + i, widen(x + row * width + i));
@@ -265,12 +341,16 @@ INLINE void multiply(const float *a, size a_m, size a_k, const float *b, float *
     if (m < M) multiply_rows(HALF, a + m * a_m, a_m, a_k, b, c + m * N, N, K);
 }
 
-/* Copy a head's rows to floats, and set those up to a multiple of BLOCK to zero. Ask for the rows of the next head,
-   too: they lie apart, so that the CPU does not foresee them. */
-static void copy_in(const bf16 *from, size head, size next, size stride, size rows, size width, float *to) {
+/* Copy a head's rows to floats, with their bias if there is one, and set those up to a multiple of BLOCK to zero. Ask
+   for the rows of the next head, too: they lie apart, so that the CPU does not foresee them. */
+static void copy_in(const bf16 *from, size head, size next, size stride, const float *bias, size rows, size width,
+                    float *to) {
     for (size row = 0; row < rows; row++) {
         const bf16 *now = from + head + row * stride, *then = from + next + row * stride;
-        for (size i = 0; i < width; i += LANES) store(to + row * width + i, widen(now + i));
+        for (size i = 0; i < width; i += LANES) {
+            floats value = widen(now + i);
+            store(to + row * width + i, bias ? value + load(bias + i) : value);
+        }
         for (size i = 0; i < width; i += 32) __builtin_prefetch(then + i); /* 64 bytes */
     }
     memset(to + rows * width, 0, (up(rows, BLOCK) - rows) * width * sizeof(float));
@@ -287,39 +367,65 @@ static void transpose(const float *from, size rows, size width, float *to, size 
     }
 }
 
-/* B, H, T, S, d_k and d_v, and how far apart the rows of queries, and of keys and values, lie. */
+/* B, H, d_k and d_v; how far apart the rows of queries, and of keys and values, lie; T and S of the longest sentences;
+   and the row where each sentence begins, and behind the last one where it ends (B + 1). */
 typedef struct {
-    size batch, heads, queries, keys, key_width, value_width, query_stride, key_stride;
+    size batch, heads, key_width, value_width, query_stride, key_stride, longest_query, longest_key;
+    const size *query_starts, *key_starts;
 } shape;
 
-/* Where a head's first query, key and value are, and its first output. */
+/* What attention is of, before their biases, which may be NULL. */
 typedef struct {
-    size query, key, value, output;
+    const bf16 *query, *key, *value;
+    const float *query_bias, *key_bias, *value_bias;
+} projected;
+
+/* A head of a sentence: its queries and keys, where the first of them, of its values, outputs and weights are, and the
+   biases of its queries and keys, and of its values. */
+typedef struct {
+    size T, S, query, key, value, output, weights, bias, value_bias;
 } place;
+static inline size columns_of(size queries) { return up(queries, LANES); }
 static inline place place_of(const shape *s, size head) {
-    size b = head / s->heads, h = head % s->heads, key = b * s->keys * s->key_stride;
-    return (place){b * s->queries * s->query_stride + h * s->key_width, key + h * s->key_width,
-                   key + h * s->value_width, (b * s->queries * s->heads + h) * s->value_width};
+    size b = head / s->heads, h = head % s->heads, query = s->query_starts[b], key = s->key_starts[b];
+    return (place){s->query_starts[b + 1] - query,
+                   s->key_starts[b + 1] - key,
+                   query * s->query_stride + h * s->key_width,
+                   key * s->key_stride + h * s->key_width,
+                   key * s->key_stride + h * s->value_width,
+                   (query * s->heads + h) * s->value_width,
+                   head * s->longest_key * columns_of(s->longest_query),
+                   h * s->key_width,
+                   h * s->value_width};
+}
+/* Copy queries, keys and values of a head. */
+static void copy_projected(const projected *from, const shape *s, place at, place next, float *Q, float *K, float *V) {
+    const float *query_bias = from->query_bias ? from->query_bias + at.bias : NULL;
+    const float *key_bias = from->key_bias ? from->key_bias + at.bias : NULL;
+    const float *value_bias = from->value_bias ? from->value_bias + at.value_bias : NULL;
+    copy_in(from->query, at.query, next.query, s->query_stride, query_bias, at.T, s->key_width, Q);
+    copy_in(from->key, at.key, next.key, s->key_stride, key_bias, at.S, s->key_width, K);
+    copy_in(from->value, at.value, next.value, s->key_stride, value_bias, at.S, s->value_width, V);
 }
 
 /* softmax(Q K^T / sqrt(d_k)) V, Eq. 1 of section 3.2.1, for each sentence and head. Scores are transposed, so that the
-   lanes are queries, and a softmax adds up vectors. `mask` (B, S) is 0 where a key is padding, or NULL. `weights`
-   (B, H, S, T up to a multiple of LANES) are those before their dropout. */
-void attention(const bf16 *query, const bf16 *key, const bf16 *value, const uint8_t *mask, int is_causal,
-               float scaling, dropout d, bf16 *output, bf16 *weights, const shape *s, size padded) {
-    size T = s->queries, S = s->keys, d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads;
-    size columns = up(T, LANES), rows = up(S, BLOCK), out_stride = s->heads * d_v;
+   lanes are queries, and a softmax adds up vectors. `weights` (B, H, S, T), S and T those of the longest sentences and
+   T up to a multiple of LANES, are those before their dropout. */
+void attention(const projected *from, int is_causal, float scaling, dropout d, bf16 *output, bf16 *weights,
+               const shape *s, size padded) {
+    size d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads, out_stride = s->heads * d_v;
 #pragma omp parallel
     {
-        size room = columns * (2 * d_k + d_v + rows) + rows * (d_k + d_v);
-        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *Q_T = Q + columns * d_k;
-        float *O = Q_T + columns * d_k, *P_T = O + columns * d_v, *K = P_T + columns * rows, *V = K + rows * d_k;
+        size most_columns = columns_of(s->longest_query), most_rows = up(s->longest_key, BLOCK);
+        size room = most_columns * (2 * d_k + d_v + most_rows) + most_rows * (d_k + d_v);
+        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *Q_T = Q + most_columns * d_k;
+        float *O = Q_T + most_columns * d_k, *P_T = O + most_columns * d_v;
+        float *K = P_T + most_columns * most_rows, *V = K + most_rows * d_k;
 #pragma omp for
         for (size head = 0; head < heads; head++) {
             place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
-            copy_in(query, at.query, next.query, s->query_stride, T, d_k, Q);
-            copy_in(key, at.key, next.key, s->key_stride, S, d_k, K);
-            copy_in(value, at.value, next.value, s->key_stride, S, d_v, V);
+            size T = at.T, S = at.S, columns = columns_of(T);
+            copy_projected(from, s, at, next, Q, K, V);
             transpose(Q, T, d_k, Q_T, columns);
             multiply(K, d_k, 1, Q_T, P_T, S, columns, d_k);
             for (size t = 0; t < columns; t += LANES) {
@@ -327,7 +433,6 @@ void attention(const bf16 *query, const bf16 *key, const bf16 *value, const uint
                 for (size i = 0; i < S; i++) {
                     floats score = load(P_T + i * columns + t) * scaling;
                     if (is_causal) score = either(LANE + (int)t < (int)i, all(HIDDEN), score);
-                    if (mask && !mask[head / s->heads * S + i]) score = all(HIDDEN);
                     store(P_T + i * columns + t, score);
                     highest = larger(highest, score);
                 }
@@ -337,9 +442,9 @@ void attention(const bf16 *query, const bf16 *key, const bf16 *value, const uint
                     store(P_T + i * columns + t, power);
                     sum += power;
                 }
-                floats scale = 1 / larger(sum, all(1e-30f)); /* of no keys the weights are 0 */
+                floats scale = 1 / sum;
                 for (size i = 0; i < S; i++) {
-                    size first = (head * S + i) * columns + t;
+                    size first = at.weights + i * most_columns + t;
                     floats weight = load(P_T + i * columns + t) * scale;
                     narrow(weights + first, weight);
                     store(P_T + i * columns + t, d.threshold ? weight * kept(d, first) : weight);
@@ -350,35 +455,34 @@ void attention(const bf16 *query, const bf16 *key, const bf16 *value, const uint
         }
         free(Q);
     }
-    clear(output, s->batch * T, padded, out_stride);
+    clear(output, s->query_starts[s->batch], padded, out_stride);
 }
 
 /* The gradients of `attention`, with the strides of what they are the gradients of. */
-void attention_backward(const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *weights,
-                        const bf16 *doutput, float scaling, dropout d, bf16 *dquery, bf16 *dkey, bf16 *dvalue,
-                        const shape *s) {
-    size T = s->queries, S = s->keys, d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads;
-    size columns = up(T, LANES), rows = up(S, BLOCK), out_stride = s->heads * d_v;
+void attention_backward(const projected *from, const bf16 *weights, const bf16 *doutput, float scaling, dropout d,
+                        bf16 *dquery, bf16 *dkey, bf16 *dvalue, const shape *s) {
+    size d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads, out_stride = s->heads * d_v;
 #pragma omp parallel
     {
-        size room = columns * (2 * d_k + 2 * d_v + 2 * rows) + rows * (2 * d_k + 2 * d_v);
-        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *dQ = Q + columns * d_k;
-        float *dO = dQ + columns * d_k, *dO_T = dO + columns * d_v;
-        float *P_T = dO_T + columns * d_v, *dP_T = P_T + columns * rows;
-        float *K = dP_T + columns * rows, *dK = K + rows * d_k, *V = dK + rows * d_k, *dV = V + rows * d_v;
+        size most_columns = columns_of(s->longest_query), most_rows = up(s->longest_key, BLOCK);
+        size room = most_columns * (2 * d_k + 2 * d_v + 2 * most_rows) + most_rows * (2 * d_k + 2 * d_v);
+        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *dQ = Q + most_columns * d_k;
+        float *dO = dQ + most_columns * d_k, *dO_T = dO + most_columns * d_v;
+        float *P_T = dO_T + most_columns * d_v, *dP_T = P_T + most_columns * most_rows;
+        float *K = dP_T + most_columns * most_rows, *dK = K + most_rows * d_k;
+        float *V = dK + most_rows * d_k, *dV = V + most_rows * d_v;
 #pragma omp for
         for (size head = 0; head < heads; head++) {
             place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
-            copy_in(query, at.query, next.query, s->query_stride, T, d_k, Q);
-            copy_in(key, at.key, next.key, s->key_stride, S, d_k, K);
-            copy_in(value, at.value, next.value, s->key_stride, S, d_v, V);
-            copy_in(doutput, at.output, next.output, out_stride, T, d_v, dO);
+            size T = at.T, S = at.S, columns = columns_of(T);
+            copy_projected(from, s, at, next, Q, K, V);
+            copy_in(doutput, at.output, next.output, out_stride, NULL, T, d_v, dO);
             transpose(dO, T, d_v, dO_T, columns);
             multiply(V, d_v, 1, dO_T, dP_T, S, columns, d_v);
             for (size t = 0; t < columns; t += LANES) {
                 floats sum = {0};
                 for (size i = 0; i < S; i++) {
-                    size first = (head * S + i) * columns + t;
+                    size first = at.weights + i * most_columns + t;
                     floats weight = widen(weights + first), scale = d.threshold ? kept(d, first) : all(1);
                     floats g = load(dP_T + i * columns + t) * scale;
                     store(P_T + i * columns + t, weight * scale);
@@ -386,7 +490,7 @@ void attention_backward(const bf16 *query, const bf16 *key, const bf16 *value, c
                     sum += weight * g;
                 }
                 for (size i = 0; i < S; i++) {
-                    floats weight = widen(weights + (head * S + i) * columns + t);
+                    floats weight = widen(weights + at.weights + i * most_columns + t);
                     store(dP_T + i * columns + t, weight * (load(dP_T + i * columns + t) - sum) * scaling);
                 }
             }
@@ -414,7 +518,7 @@ void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight,
                           float *target_logits, size rows, size types) {
 #pragma omp parallel for
     for (size n = 0; n < rows; n++) {
-        bf16 *row = logits + n * types, rest[LANES];
+        bf16 *row = logits + n * types, rest[LANES] ALIGNED;
         if (labels[n] < 0) {
             memset(row, 0, types * sizeof(bf16));
             logsumexps[n] = target_logits[n] = 0;

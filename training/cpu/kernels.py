@@ -1,7 +1,8 @@
 """`kernels.c`, compiled for this machine when a run begins, as functions of tensors.
 
 PyTorch computes what lies between two matrix products operation by operation, each over all of memory, which takes a
-CPU two fifths of an update. Here each such place is one pass. Matrices have N real rows, then rows of padding: see
+CPU two fifths of an update. Here each such place is one pass. Matrices have a row for each position of a batch, one
+sentence behind the other without padding between them, and then some rows up to a number that oneDNN knows: see
 `padded`. All of them are in bfloat16 but for the residuals, which are in float32 beside a bfloat16 copy.
 
 Axis letters: see `modeling_vaswani.py`. Here also N rows, and W columns of a matrix.
@@ -13,18 +14,20 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 
 SOURCE = Path(__file__).with_name("kernels.c")
 # Without traps and errno GCC vectorizes; sums stay in the order in which they are written, and NaN stays NaN.
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"]
 LANES = 16  # every width is a multiple of it
-# Numbers of rows are rounded up to a multiple of it, with 2% more rows on Multi30k: oneDNN makes a kernel for each,
+# Numbers of rows are rounded up to a multiple of it, with 1.3% more rows on Multi30k: oneDNN makes a kernel for each,
 # which takes as long as half a product, and so it finds it again.
 ROWS = 64
 
@@ -46,13 +49,57 @@ class Dropout(ctypes.Structure):
         return cls(threshold, 2**32 / (2**32 - threshold), int(seed) % 2**64)
 
 
-class Shape(ctypes.Structure):
-    """B, H, T, S, d_k and d_v, and how far apart rows lie in the matrices of queries, and of keys and values."""
+class Sentences(NamedTuple):
+    """Where the B sentences of one side of a batch lie in a matrix that has a row for each position.
 
-    _fields_ = tuple(
-        (name, c_int64)
-        for name in ("batch", "heads", "queries", "keys", "key_width", "value_width", "query_stride", "key_stride")
+    Attributes
+    ----------
+    starts : Tensor of shape (B + 1,), int64
+        The row where each sentence begins, and behind the last one where it ends.
+    rows : int
+        Of all sentences.
+    longest : int
+        Rows of the longest sentence.
+    """
+
+    starts: torch.Tensor
+    rows: int
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: torch.Tensor) -> "Sentences":
+        """Lay out sentences of (B,) lengths."""
+        starts = nn.functional.pad(lengths.cumsum(0), (1, 0))
+        return cls(starts, int(starts[-1]), int(lengths.max()))
+
+
+class Heads(NamedTuple):
+    """The queries and keys of an attention sublayer: those of a batch's sentences, for each of H heads."""
+
+    queries: Sentences
+    keys: Sentences
+    count: int
+    key_width: int
+    value_width: int
+
+
+class Shape(ctypes.Structure):
+    """`shape` of kernels.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("batch", "heads", "key_width", "value_width", "query_stride", "key_stride")),
+        *((name, c_int64) for name in ("longest_query", "longest_key")),
+        *((name, c_void_p) for name in ("query_starts", "key_starts")),
     )
+
+    @classmethod
+    def of(cls, heads: Heads, projected: "Projected") -> "Shape":
+        """Describe `heads` as long as they live, whose states lie as those `projected`."""
+        return cls(
+            len(heads.queries.starts) - 1, heads.count, heads.key_width, heads.value_width,
+            projected.query.stride(0), projected.key.stride(0), heads.queries.longest, heads.keys.longest,
+            at(heads.queries.starts), at(heads.keys.starts),
+        )  # fmt: skip
 
 
 class Projected(NamedTuple):
@@ -61,6 +108,20 @@ class Projected(NamedTuple):
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+
+
+class Biases(NamedTuple):
+    """Those of queries (H d_k,), keys (H d_k,) and values (H d_v,), in float32, if they have one."""
+
+    query: torch.Tensor | None = None
+    key: torch.Tensor | None = None
+    value: torch.Tensor | None = None
+
+
+class Pointers(ctypes.Structure):
+    """`projected` of kernels.c."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("query", "key", "value", "query_bias", "key_bias", "value_bias"))
 
 
 class Normalized(NamedTuple):
@@ -74,15 +135,17 @@ class Normalized(NamedTuple):
 
 TENSOR, SIZE = c_void_p, c_int64
 SIGNATURES = {
-    "embed": [TENSOR, TENSOR, TENSOR, c_int64, c_float, Dropout, TENSOR, TENSOR, *[SIZE] * 4],
+    "round_both": [TENSOR, TENSOR, TENSOR, SIZE, SIZE, SIZE],
+    "transpose_rounded": [TENSOR, TENSOR, TENSOR, SIZE, SIZE],
+    "embed": [*[TENSOR] * 4, c_int64, c_float, Dropout, TENSOR, TENSOR, SIZE, SIZE, SIZE],
     "embed_backward": [TENSOR, TENSOR, TENSOR, c_int64, c_float, Dropout, TENSOR, TENSOR, SIZE, SIZE],
-    "add_norm": [TENSOR, TENSOR, Dropout, TENSOR, TENSOR, c_float, *[TENSOR] * 4, SIZE, SIZE, SIZE],
+    "add_norm": [TENSOR, TENSOR, TENSOR, Dropout, TENSOR, TENSOR, c_float, *[TENSOR] * 4, SIZE, SIZE, SIZE],
     "add_norm_backward": [*[TENSOR] * 4, Dropout, *[TENSOR] * 4, SIZE, SIZE, SIZE],
     "relu": [TENSOR, Dropout, SIZE, SIZE],
     "relu_backward": [TENSOR, TENSOR, c_float, TENSOR, SIZE, SIZE],
     "column_sums": [TENSOR, TENSOR, SIZE, SIZE],
-    "attention": [*[TENSOR] * 4, c_int, c_float, Dropout, TENSOR, TENSOR, POINTER(Shape), SIZE],
-    "attention_backward": [*[TENSOR] * 5, c_float, Dropout, *[TENSOR] * 3, POINTER(Shape)],
+    "attention": [POINTER(Pointers), c_int, c_float, Dropout, TENSOR, TENSOR, POINTER(Shape), SIZE],
+    "attention_backward": [POINTER(Pointers), TENSOR, TENSOR, c_float, Dropout, *[TENSOR] * 3, POINTER(Shape)],
     "softmax_minus_target": [TENSOR, TENSOR, c_float, TENSOR, TENSOR, SIZE, SIZE],
 }
 
@@ -122,8 +185,8 @@ def at(tensor: torch.Tensor | None) -> int | None:
 
 
 def padded(rows: int) -> int:
-    """Return how many rows a matrix of so many real ones has."""
-    return -(-rows // ROWS) * ROWS
+    """Return how many rows a matrix of so many real ones has: some even if there is no real one."""
+    return max(1, -(-rows // ROWS)) * ROWS
 
 
 def empty(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -131,14 +194,43 @@ def empty(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.T
     return torch.empty(rows, width, dtype=dtype)
 
 
+def round_both(matrices: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 matrices one below the other in bfloat16, and the transpose of that.
+
+    oneDNN multiplies by a transpose a sixth more slowly, and that more often than one can transpose beforehand.
+    """
+    rows, width = sum(map(len, matrices)), matrices[0].shape[1]
+    rounded, transposed = empty(rows, width), empty(width, rows)
+    first = 0
+    for matrix in matrices:
+        library().round_both(at(matrix), at(rounded[first:]), at(transposed[:, first:]), len(matrix), width, rows)
+        first += len(matrix)
+    return rounded, transposed
+
+
+def transpose(matrix: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return the transpose of a bfloat16 matrix, in bfloat16 or float32."""
+    transposed = empty(matrix.shape[1], len(matrix), dtype)
+    places = (at(transposed), None) if dtype == torch.bfloat16 else (None, at(transposed))
+    library().transpose_rounded(at(matrix), *places, *matrix.shape)
+    return transposed
+
+
 def embed(
-    ids: torch.Tensor, table: torch.Tensor, positions: torch.Tensor, pad: int, scale: float, dropout: Dropout
+    ids: torch.Tensor,
+    places: torch.Tensor,
+    table: torch.Tensor,
+    positions: torch.Tensor,
+    pad: int,
+    scale: float,
+    dropout: Dropout,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scaled embeddings and positions, with dropout: sections 3.4, 3.5 and 5.4.
 
     Parameters
     ----------
-    ids : Tensor of shape (B, T)
+    ids, places : Tensor of shape (rows,)
+        Ids, and their places in their sentences, from 0 on.
     table : Tensor of shape (V, W), float32
     positions : Tensor of shape (T, W), float32
     pad : int
@@ -151,11 +243,11 @@ def embed(
     Tensors of shape (N, W)
         In float32 and in bfloat16.
     """
-    rows, width = ids.numel(), table.shape[1]
+    rows, width = len(ids), table.shape[1]
     output, rounded = empty(padded(rows), width, torch.float32), empty(padded(rows), width)
     library().embed(
-        at(ids), at(table), at(positions), pad, scale, dropout, at(output), at(rounded), rows, len(output),
-        len(positions), width,
+        at(ids), at(places), at(table), at(positions), pad, scale, dropout, at(output), at(rounded), rows, len(output),
+        width,
     )  # fmt: skip
     return output, rounded
 
@@ -172,33 +264,39 @@ def embed_backward(
 ) -> None:
     """Add the gradient of `embed` to that of its table.
 
-    If they are given, the (B T, W) gradients of the sums of embeddings and positions are written to `d_sums`.
+    If they are given, the (rows, W) gradients of the sums of embeddings and positions are written to `d_sums`.
     """
     d_output, d_rounded = d_output.contiguous(), d_rounded.contiguous()  # copies, which live until this returns
     library().embed_backward(
-        at(d_output), at(d_rounded), at(ids), pad, scale, dropout, at(d_sums), at(d_table), ids.numel(),
+        at(d_output), at(d_rounded), at(ids), pad, scale, dropout, at(d_sums), at(d_table), len(ids),
         d_table.shape[1],
     )  # fmt: skip
 
 
 def add_norm(
     states: torch.Tensor,
-    sublayer: torch.Tensor,
+    product: torch.Tensor,
+    last_bias: torch.Tensor | None,
     dropout: Dropout,
     gain: torch.Tensor,
     bias: torch.Tensor,
     eps: float,
     rows: int,
 ) -> Normalized:
-    """Return LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4, of (N, W) `states` and `sublayer`."""
-    size, width = sublayer.shape
+    """Return LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4, of (N, W) `states`.
+
+    The sublayer's output is its last (N, W) `product` and, if it has one, the bias (W,) of that.
+    """
+    size, width = product.shape
     found = Normalized(
         empty(size, width, torch.float32),
         empty(size, width),
         empty(size, width),
         torch.empty(rows, dtype=torch.float32),
     )
-    library().add_norm(at(states), at(sublayer), dropout, at(gain), at(bias), eps, *map(at, found), rows, size, width)
+    library().add_norm(
+        at(states), at(product), at(last_bias), dropout, at(gain), at(bias), eps, *map(at, found), rows, size, width
+    )
     return found
 
 
@@ -251,16 +349,16 @@ def sum_of_rows(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def attention(
-    projected: Projected, shape: Shape, mask: torch.Tensor | None, is_causal: bool, dropout: Dropout
+    projected: Projected, biases: Biases, heads: Heads, is_causal: bool, dropout: Dropout
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return softmax(Q K^T / sqrt(d_k)) V of all heads, Eq. 1 of section 3.2.1, and the weights.
 
     Parameters
     ----------
     projected : Projected
-    shape : Shape
-    mask : Tensor of shape (B, S) and type bool, or None
-        False where a key is padding.
+        Before their biases.
+    biases : Biases
+    heads : Heads
     is_causal : bool
         Whether a query may see no later keys.
     dropout : Dropout
@@ -270,12 +368,13 @@ def attention(
     -------
     output : Tensor of shape (N, H d_v)
     weights : Tensor of shape (B H S, T rounded up)
-        Before dropout.
+        Before dropout, with S and T of the longest sentences.
     """
-    output = empty(len(projected.query), shape.heads * shape.value_width)
-    weights = empty(shape.batch * shape.heads * shape.keys, -(-shape.queries // LANES) * LANES)
+    shape = Shape.of(heads, projected)
+    output = empty(len(projected.query), heads.count * heads.value_width)
+    weights = empty(shape.batch * shape.heads * shape.longest_key, -(-shape.longest_query // LANES) * LANES)
     library().attention(
-        *map(at, projected), at(mask), is_causal, shape.key_width**-0.5, dropout, at(output), at(weights), shape,
+        pointers(projected, biases), is_causal, heads.key_width**-0.5, dropout, at(output), at(weights), shape,
         len(output),
     )  # fmt: skip
     return output, weights
@@ -283,16 +382,23 @@ def attention(
 
 def attention_backward(
     projected: Projected,
-    shape: Shape,
+    biases: Biases,
+    heads: Heads,
     weights: torch.Tensor,
     d_output: torch.Tensor,
     dropout: Dropout,
     into: Projected,
 ) -> None:
     """Write the gradients of `attention` with respect to queries, keys and values `into` such columns."""
+    shape = Shape.of(heads, projected)
     library().attention_backward(
-        *map(at, projected), at(weights), at(d_output), shape.key_width**-0.5, dropout, *map(at, into), shape
+        pointers(projected, biases), at(weights), at(d_output), heads.key_width**-0.5, dropout, *map(at, into), shape
     )
+
+
+def pointers(projected: Projected, biases: Biases) -> Pointers:
+    """Return where queries, keys, values and their biases are."""
+    return Pointers(*map(at, projected), *map(at, biases))
 
 
 def softmax_minus_target_(

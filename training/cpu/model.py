@@ -1,13 +1,16 @@
-"""The model's states in training on a CPU, through the sublayers of `sublayers.py` instead of its own methods."""
+"""The model's states in training on a CPU, through the sublayers of `sublayers.py` instead of its own methods.
 
-from typing import Any
+Positions of padding are left out: no row of any matrix is one of them.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from training.cpu import kernels
-from training.cpu.kernels import LANES, CannotCompile, Shape
+from training.cpu.kernels import LANES, CannotCompile, Heads, Sentences
 from training.cpu.sublayers import AttentionSublayer, Embeddings, FeedForwardSublayer, Options
 from vaswani.models.modeling_vaswani import (
     VaswaniAttention,
@@ -35,6 +38,8 @@ def why_not(model: PreTrainedModel) -> str | None:
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter or parameter.dtype != torch.float32:
             return f"they are for weights in float32, and {name} is {parameter.dtype}"
+        if not parameter.is_contiguous():
+            return f"they are for contiguous weights, and {name} is not"
     widths = {config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim}
     for module in model.modules():
         if isinstance(module, VaswaniAttention):
@@ -52,14 +57,16 @@ def decoder_states(
     model: VaswaniForConditionalGeneration,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
-    decoder_input_ids: torch.Tensor,
-) -> States:
-    """Return what the decoder gives for (B, S) sources and (B, T) targets shifted right.
+    labels: torch.Tensor,
+) -> tuple[States, torch.Tensor]:
+    """Return what the decoder gives for (B, S) sources and (B, T) labels, and the label of each of its states.
 
     Returns
     -------
-    Tensors of shape (N, D)
-        N is `kernels.padded(B * T)`; the rows behind the first B * T have no meaning, or are zero where rounded.
+    states : Tensors of shape (N, D)
+        N is `kernels.padded(rows)`; the rows behind those of the labels have no meaning, or are zero where rounded.
+    labels : Tensor of shape (rows,)
+        Those of each sentence, up to its last one that is not -100.
 
     Raises
     ------
@@ -69,36 +76,58 @@ def decoder_states(
     encoder, decoder = model.model.encoder, model.model.decoder
     assert isinstance(encoder, VaswaniEncoder)
     assert isinstance(decoder, VaswaniDecoder)
-    mask = attention_mask.bool().contiguous()
-    batch, sources = input_ids.shape
-    targets = decoder_input_ids.shape[1]
-    states, target_states = embed(encoder, decoder, input_ids, decoder_input_ids)
+    is_target = (labels != -100).flip(1).cumsum(1).flip(1) > 0  # it, or one behind it
+    source = Side.of(input_ids, attention_mask.bool())
+    target = Side.of(model.prepare_decoder_input_ids_from_labels(labels), is_target)
+    states, target_states = embed(encoder, decoder, source, target)
     for layer in encoder.layers:
-        states = attend(layer, "self_attn", (batch, sources, sources), states, mask=mask)
-        states = feed_forward(layer, states, batch * sources)
-    source, states = states, target_states
+        states = attend(layer, "self_attn", source.sentences, source.sentences, states)
+        states = feed_forward(layer, states, source.sentences.rows)
+    source_states, states = states, target_states
     for layer in decoder.layers:
-        states = attend(layer, "self_attn", (batch, targets, targets), states, is_causal=True)
-        states = attend(layer, "encoder_attn", (batch, targets, sources), states, source, mask=mask)
-        states = feed_forward(layer, states, batch * targets)
-    return states
+        states = attend(layer, "self_attn", target.sentences, target.sentences, states, is_causal=True)
+        states = attend(layer, "encoder_attn", target.sentences, source.sentences, states, source_states)
+        states = feed_forward(layer, states, target.sentences.rows)
+    return states, labels[is_target]
 
 
-def embed(encoder: VaswaniStack, decoder: VaswaniStack, *ids: torch.Tensor) -> list[States]:
-    """Return the states of (B, S) and (B, T) ids that enter the two stacks: sections 3.4 and 3.5."""
-    sides = [
-        (each.contiguous(), stack.positions(each.shape[1], each.device).float())
-        for stack, each in zip((encoder, decoder), ids, strict=True)
-    ]
+class Side(NamedTuple):
+    """The sources or the targets of a batch, without padding.
+
+    Attributes
+    ----------
+    ids, places : Tensor of shape (rows,)
+        Ids, and their places in their sentences, from 0 on.
+    length : int
+        Number of such places.
+    sentences : Sentences
+    """
+
+    ids: torch.Tensor
+    places: torch.Tensor
+    length: int
+    sentences: Sentences
+
+    @classmethod
+    def of(cls, ids: torch.Tensor, mask: torch.Tensor) -> "Side":
+        """Leave out of (B, T) `ids` those where the `mask` is False."""
+        return cls(ids[mask], mask.nonzero()[:, 1].contiguous(), ids.shape[1], Sentences.of(mask.sum(1)))
+
+
+def embed(encoder: VaswaniStack, decoder: VaswaniStack, *sides: Side) -> list[States]:
+    """Return the states of sources and targets that enter the two stacks: sections 3.4 and 3.5."""
+    stacks = encoder, decoder
     pad = -1 if encoder.config.pad_token_id is None else encoder.config.pad_token_id
     p = encoder.config.dropout if encoder.training else 0.0
     tables = encoder.embed_tokens.weight, decoder.embed_tokens.weight
-    for each, table in zip(ids, tables, strict=True):
-        check_ids(each, len(table))
+    arguments = []
+    for stack, side, table in zip(stacks, sides, tables, strict=True):
+        check_ids(side.ids, len(table))
+        arguments.append((side.ids, side.places, stack.positions(side.length, side.ids.device).float()))
     if tables[0] is tables[1]:
-        states = Embeddings.apply(tables[0], pad, p, *sides[0], *sides[1])
+        states = Embeddings.apply(tables[0], pad, p, *arguments[0], *arguments[1])
         return [states[:2], states[2:]]
-    return [Embeddings.apply(table, pad, p, *side) for table, side in zip(tables, sides, strict=True)]
+    return [Embeddings.apply(table, pad, p, *each) for table, each in zip(tables, arguments, strict=True)]
 
 
 def check_ids(ids: torch.Tensor, count: int) -> None:
@@ -109,6 +138,8 @@ def check_ids(ids: torch.Tensor, count: int) -> None:
     IndexError
         If an id is not one of `count`.
     """
+    if not len(ids):
+        return
     low, high = (int(each) for each in ids.aminmax())
     if low < 0 or high >= count:
         raise IndexError(f"ids from {low} to {high}: they must be from 0 to {count - 1}, as there are embeddings")
@@ -117,16 +148,16 @@ def check_ids(ids: torch.Tensor, count: int) -> None:
 def attend(
     layer: VaswaniLayer,
     name: str,
-    lengths: tuple[int, int, int],
+    queries: Sentences,
+    keys: Sentences,
     states: States,
     source: States | tuple[None, None] = (None, None),
     **options: Any,
 ) -> States:
-    """Return the states behind an attention sublayer, "self_attn" or "encoder_attn"; `lengths` are B, T and S."""
+    """Return the states behind an attention sublayer, "self_attn" or "encoder_attn"."""
     attention, norm = getattr(layer, name), getattr(layer, f"{name}_layer_norm")
     projections = attention.q_proj, attention.k_proj, attention.v_proj
-    batch, queries, keys = lengths
-    heads = attention.q_proj.out_features // attention.head_dim
+    count = attention.q_proj.out_features // attention.head_dim
     return AttentionSublayer.apply(
         *states,
         *source,
@@ -136,13 +167,13 @@ def attend(
         attention.out_proj.bias,
         norm.weight,
         norm.bias,
-        Shape(batch, heads, queries, keys, attention.head_dim, attention.v_head_dim),
-        options_of(layer, norm, batch * queries, attention.dropout)._replace(**options),
+        Heads(queries, keys, count, attention.head_dim, attention.v_head_dim),
+        options_of(layer, norm, queries.rows, attention.dropout)._replace(**options),
     )
 
 
 def feed_forward(layer: VaswaniLayer, states: States, rows: int) -> States:
-    """Return the states behind a layer's feed-forward sublayer; `rows` of them are not padding."""
+    """Return the states behind a layer's feed-forward sublayer, of which so many `rows` have a meaning."""
     norm = layer.final_layer_norm
     return FeedForwardSublayer.apply(
         *states,

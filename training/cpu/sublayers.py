@@ -4,17 +4,16 @@ Each takes its input twice, in float32 for the residual and rounded to bfloat16 
 output. The products are PyTorch's, what lies between them is `kernels.py`'s.
 
 Axis letters: see `modeling_vaswani.py`. N and M are the positions of all queries and of all keys of a batch, each
-with the rows of padding that `kernels.padded` adds.
+with the rows that `kernels.padded` adds.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import linear
 
 from training.cpu import kernels
-from training.cpu.kernels import Dropout, Projected, Shape
+from training.cpu.kernels import Biases, Dropout, Heads, Projected
 
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -26,13 +25,11 @@ class Options(NamedTuple):
     Attributes
     ----------
     rows : int
-        Positions of all queries of the batch, without rows of padding.
+        Positions of all queries of the batch, without rows behind them.
     dropout, inner_dropout : float
         Probabilities: of the sublayer's output, and of attention's weights or the feed-forward network's inner states.
     eps : float
         Of layer normalization.
-    mask : Tensor of shape (B, S) and type bool, default=None
-        False where a key is padding.
     is_causal : bool, default=False
         Whether a query may see no later keys.
     """
@@ -41,7 +38,6 @@ class Options(NamedTuple):
     dropout: float
     inner_dropout: float
     eps: float
-    mask: torch.Tensor | None = None
     is_causal: bool = False
 
 
@@ -50,28 +46,30 @@ class Embeddings(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: torch.Tensor, pad: int, p: float, *sides: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the (N, D) states of each side, given as (B, T) ids and (T, D) positions, and the same rounded."""
+        """Return the (N, D) states of each side, and the same rounded.
+
+        A side is given as ids (rows,), their places (rows,) in their sentences, and positions (T, D).
+        """
         ctx.scale, ctx.pad, ctx.table_shape = table.shape[1] ** 0.5, pad, table.shape
-        ctx.ids, positions = sides[::2], sides[1::2]
-        ctx.dropouts = [Dropout.of(p) for _ in ctx.ids]
-        found = zip(ctx.ids, positions, ctx.dropouts, strict=True)
+        ctx.sides = [(*sides[first : first + 3], Dropout.of(p)) for first in range(0, len(sides), 3)]
         return tuple(
             states
-            for ids, each, dropout in found
-            for states in kernels.embed(ids, table, each, pad, ctx.scale, dropout)
+            for ids, places, positions, dropout in ctx.sides
+            for states in kernels.embed(ids, places, table, positions, pad, ctx.scale, dropout)
         )
 
     @staticmethod
     def backward(ctx: Any, *d_states: torch.Tensor) -> Gradients:
         """Return the gradient of the table, and those of positions that are learned."""
         d_table, others = torch.zeros(ctx.table_shape), []
-        for number, (ids, dropout) in enumerate(zip(ctx.ids, ctx.dropouts, strict=True)):
-            is_learned = ctx.needs_input_grad[4 + 2 * number]
-            d_sums = torch.empty(*ids.shape, len(d_table[0])) if is_learned else None
+        for number, (ids, places, positions, dropout) in enumerate(ctx.sides):
+            is_learned = ctx.needs_input_grad[5 + 3 * number]
+            d_sums = torch.empty(len(ids), len(d_table[0])) if is_learned else None
             kernels.embed_backward(
                 *d_states[2 * number : 2 * number + 2], ids, ctx.pad, ctx.scale, dropout, d_table, d_sums
             )
-            others += [None, None if d_sums is None else d_sums.sum(0)]
+            d_positions = None if d_sums is None else torch.zeros_like(positions).index_add_(0, places, d_sums)
+            others += [None, None, d_positions]
         return d_table, None, None, *others
 
 
@@ -95,7 +93,7 @@ class AttentionSublayer(torch.autograd.Function):
         out_bias: torch.Tensor | None,
         gain: torch.Tensor,
         bias: torch.Tensor,
-        shape: Shape,
+        heads: Heads,
         options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (N, D) states, and the same rounded, of such states, and of a source (M, D) if there is one.
@@ -103,54 +101,54 @@ class AttentionSublayer(torch.autograd.Function):
         The gradient of `rounded_source` goes to `source`, so that those of all layers are added up in float32.
         """
         ctx.set_materialize_grads(False)
-        weights, biases = [q_weight, k_weight, v_weight], [q_bias, k_bias, v_bias]
+        weights, biases = [q_weight, k_weight, v_weight], Biases(q_bias, k_bias, v_bias)
         # One product for all that is projected from the same states.
-        inputs, groups = [rounded], [slice(0, 3)]
+        inputs, groups = [rounded], [weights]
         if rounded_source is not None:
-            inputs, groups = [rounded, rounded_source], [slice(0, 1), slice(1, 3)]
-        matrices = [stack(weights[group]) for group in groups]
-        vectors = [stack(biases[group]) for group in groups]
-        products = [linear(*each) for each in zip(inputs, matrices, vectors, strict=True)]
-        ctx.widths = [[len(weight) for weight in weights[group]] for group in groups]
-        ctx.has_bias = q_bias is not None
-        projected = columns(products, ctx.widths)
-        ctx.shape = shape
-        ctx.shape.query_stride, ctx.shape.key_stride = projected.query.stride(0), projected.key.stride(0)
+            inputs, groups = [rounded, rounded_source], [weights[:1], weights[1:]]
+        matrices, transposes = zip(*map(kernels.round_both, groups), strict=True)
+        products = [each @ transpose for each, transpose in zip(inputs, transposes, strict=True)]
+        ctx.widths = [[len(weight) for weight in group] for group in groups]
+        ctx.heads = heads
         ctx.inner_dropout, ctx.dropout = Dropout.of(options.inner_dropout), Dropout.of(options.dropout)
-        heads, attention = kernels.attention(projected, shape, options.mask, options.is_causal, ctx.inner_dropout)
-        projection = out_weight.to(torch.bfloat16)
-        sublayer = linear(heads, projection, stack([out_bias]))
-        found = kernels.add_norm(states, sublayer, ctx.dropout, gain, bias, options.eps, options.rows)
+        projected = columns(products, ctx.widths)
+        context, attention = kernels.attention(projected, biases, heads, options.is_causal, ctx.inner_dropout)
+        out_matrix, out_transpose = kernels.round_both([out_weight])
+        found = kernels.add_norm(
+            states, context @ out_transpose, out_bias, ctx.dropout, gain, bias, options.eps, options.rows
+        )
         ctx.save_for_backward(
-            found.normed, found.rstd, gain, heads, attention, projection, *inputs, *matrices, *products
+            found.normed, found.rstd, gain, context, attention, out_matrix, *biases, *inputs, *matrices, *products
         )
         return found.output, found.rounded
 
     @staticmethod
     def backward(ctx: Any, d_output: torch.Tensor | None, d_rounded: torch.Tensor | None) -> Gradients:
         """Return the gradients."""
-        normed, rstd, gain, heads, attention, projection, *others = ctx.saved_tensors
-        count, shape = len(others) // 3, ctx.shape
+        normed, rstd, gain, context, attention, out_matrix, *others = ctx.saved_tensors
+        biases, others = Biases(*others[:3]), others[3:]
+        count, heads, has_bias = len(others) // 3, ctx.heads, biases.query is not None
         inputs, matrices, products = others[:count], others[count : 2 * count], others[2 * count :]
         d_states, d_sublayer, d_gain, d_bias, d_out_bias = kernels.add_norm_backward(
             d_output, d_rounded, normed, rstd, ctx.dropout, gain
         )
         d_products = [torch.empty_like(product) for product in products]
-        d_products[0][shape.batch * shape.queries :] = 0
-        d_products[-1][shape.batch * shape.keys :] = 0
+        d_products[0][heads.queries.rows :] = 0
+        d_products[-1][heads.keys.rows :] = 0
         kernels.attention_backward(
             columns(products, ctx.widths),
-            shape,
+            biases,
+            heads,
             attention,
-            d_sublayer @ projection,
+            d_sublayer @ out_matrix,
             ctx.inner_dropout,
             into=columns(d_products, ctx.widths),
         )
         d_inputs, d_weights, d_biases = [], [], []
         for d_product, each, matrix, widths in zip(d_products, inputs, matrices, ctx.widths, strict=True):
             d_inputs.append(d_product @ matrix)
-            d_weights += (d_product.T @ each).float().split(widths)
-            d_biases += kernels.sum_of_rows(d_product).split(widths) if ctx.has_bias else [None] * len(widths)
+            d_weights += kernels.transpose(kernels.transpose(each) @ d_product, torch.float32).split(widths)
+            d_biases += kernels.sum_of_rows(d_product).split(widths) if has_bias else [None] * len(widths)
         return (
             d_states,
             d_inputs[0],
@@ -158,8 +156,8 @@ class AttentionSublayer(torch.autograd.Function):
             None,
             *d_weights,
             *d_biases,
-            (d_sublayer.T @ heads).float(),
-            d_out_bias if ctx.has_bias else None,
+            (kernels.transpose(d_sublayer) @ context).float(),
+            d_out_bias if has_bias else None,
             d_gain,
             d_bias,
             None,
@@ -186,10 +184,14 @@ class FeedForwardSublayer(torch.autograd.Function):
         """Return (N, D) states, and the same rounded."""
         ctx.set_materialize_grads(False)
         ctx.inner_dropout, ctx.dropout = Dropout.of(options.inner_dropout), Dropout.of(options.dropout)
-        matrix_1, matrix_2 = weight_1.to(torch.bfloat16), weight_2.to(torch.bfloat16)
-        active = kernels.relu_(linear(rounded, matrix_1, bias_1.to(torch.bfloat16)), ctx.inner_dropout)
-        sublayer = linear(active, matrix_2, bias_2.to(torch.bfloat16))
-        found = kernels.add_norm(states, sublayer, ctx.dropout, gain, bias, options.eps, options.rows)
+        (matrix_1, transpose_1), (matrix_2, transpose_2) = (
+            kernels.round_both([each]) for each in (weight_1, weight_2)
+        )
+        # This bias is added before the product is rounded: near zero, its sign decides.
+        active = kernels.relu_(torch.addmm(bias_1.to(torch.bfloat16), rounded, transpose_1), ctx.inner_dropout)
+        found = kernels.add_norm(
+            states, active @ transpose_2, bias_2, ctx.dropout, gain, bias, options.eps, options.rows
+        )
         ctx.save_for_backward(found.normed, found.rstd, gain, rounded, active, matrix_1, matrix_2)
         return found.output, found.rounded
 
@@ -202,19 +204,10 @@ class FeedForwardSublayer(torch.autograd.Function):
         )
         d_active = d_sublayer @ matrix_2
         d_bias_1 = kernels.relu_backward_(d_active, active, ctx.inner_dropout)
-        d_weights = [(d_active.T @ rounded).float(), (d_sublayer.T @ active).float()]
-        return d_states, d_active @ matrix_1, d_weights[0], d_bias_1, d_weights[1], d_bias_2, d_gain, d_bias, None
-
-
-def stack(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """Return matrices, or vectors, one below the other in bfloat16. Where the first is None, all are."""
-    if parts[0] is None or len(parts) == 1:
-        return None if parts[0] is None else parts[0].to(torch.bfloat16)
-    lengths = [len(part) for part in parts]
-    stacked = parts[0].new_empty(sum(lengths), *parts[0].shape[1:], dtype=torch.bfloat16)
-    for place, part in zip(stacked.split(lengths), parts, strict=True):
-        place.copy_(part)
-    return stacked
+        # Of two products, the one whose transpose is smaller.
+        d_weight_1 = kernels.transpose(kernels.transpose(rounded) @ d_active, torch.float32)
+        d_weight_2 = (kernels.transpose(d_sublayer) @ active).float()
+        return d_states, d_active @ matrix_1, d_weight_1, d_bias_1, d_weight_2, d_bias_2, d_gain, d_bias, None
 
 
 def columns(products: Sequence[torch.Tensor], widths: Sequence[Sequence[int]]) -> Projected:

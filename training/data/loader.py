@@ -110,7 +110,7 @@ class _Pairs(torch.utils.data.Dataset):
     """Reads and pads the pairs of an update; the plan is its sampler."""
 
     def __init__(self, rows: Dataset, pad_token_id: int):
-        self.rows = rows
+        self.rows = rows.with_format("arrow")  # it takes a millisecond
         self.pad_token_id = pad_token_id
 
     def __getitem__(self, index: Update) -> Update:
@@ -138,7 +138,7 @@ def load_updates(updates: Iterable[Update], rows: Dataset, pad_token_id: int, nu
 
 def load_batches(rows: Dataset, max_padded_tokens: int, pad_token_id: int) -> Iterator[Batch]:
     """Yield all pairs once, in batches that fit a device; for evaluation, so their order is the same each time."""
-    sides = lengths(rows)
+    sides, rows = lengths(rows), rows.with_format("arrow")
     for groups in plan_epoch(*sides, max_padded_tokens, seed=0, epoch=0):
         for indices in cut(groups, *sides, max_padded_tokens):
             yield collate(*read_pairs(rows, indices), pad_token_id)

@@ -318,8 +318,8 @@ def lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_pairs(encoded: Dataset, indices: np.ndarray) -> tuple[Side, Side]:
-    """Read pairs, in the order of `indices`: their sources and their targets."""
-    table = encoded.with_format("arrow")[indices]
+    """Read pairs, in the order of `indices`, of a dataset in the format "arrow": their sources and their targets."""
+    table = encoded[indices]
     sides = (table[name].combine_chunks() for name in ("input_ids", "labels"))
     source, target = (Side(side.flatten().to_numpy(), side.value_lengths().to_numpy()) for side in sides)
     return source, target

@@ -105,13 +105,13 @@ class LabelSmoothedObjective(nn.Module):
         projection = self.model.lm_head
         # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.
         frozen_row = self.model.config.pad_token_id
-        decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         if self.with_kernels:
-            states = decoder_states(self.model, input_ids, attention_mask, decoder_input_ids)
+            states, labels = decoder_states(self.model, input_ids, attention_mask, labels)
             if self.rdrop_alpha is None:
                 return label_smoothed_sums_by_kernels(states, projection, labels, self.label_smoothing, frozen_row)
-            hidden_states = states[0][: labels.numel()]
+            hidden_states = states[0][: len(labels)]
         else:
+            decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
             hidden_states = self.model.model(
                 input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
             ).last_hidden_state
@@ -143,10 +143,10 @@ def label_smoothed_sums_by_kernels(
     label_smoothing: float,
     frozen_row: int | None,
 ) -> LossSums:
-    """Return the sums for (N, D) `states` of `decoder_states` and (B, T) `labels`; padding has no targets."""
+    """Return the sums for (N, D) `states` and (rows,) `labels` of `decoder_states`."""
     weight, *states = as_one_product(projection, *states)
     check_ids(labels.clamp(min=0), len(weight))
-    labels = nn.functional.pad(labels.flatten(), (0, len(states[0]) - labels.numel()), value=-100)
+    labels = nn.functional.pad(labels, (0, len(states[0]) - len(labels)), value=-100)
     with torch.autocast("cpu", enabled=False):  # the types are chosen there, not by it
         loss, nll_loss = SmoothedCrossEntropy.apply(*states, weight, labels, label_smoothing, frozen_row)
     return LossSums(loss, nll_loss, (labels != -100).sum())

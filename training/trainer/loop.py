@@ -109,6 +109,7 @@ class TrainingLoop:
         if self.run.torch_compile:
             objective.compile(dynamic=True)  # the model within stays as it is for evaluation
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
+        self.weights = list(checkpoints.trained.parameters())
         self.divider = None
         if self.data.bpe_dropout is not None:
             self.divider = DroppingEncoder(prepared.tokenizer, self.data.bpe_dropout, self.optimization.seed)
@@ -286,15 +287,13 @@ class TrainingLoop:
                 accelerator.backward(parts.loss * scale)
             sums += torch.stack([parts.loss.detach(), parts.nll])
         accelerator.unscale_gradients(self.optimizer)
-        gradients = [weight.grad for weight in self.checkpoints.trained.parameters() if weight.grad is not None]
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
         votes = torch.tensor([float(wants_stop), float(wants_save)], device=device)
         totals = accelerator.reduce(torch.cat([sums, votes]))
         result = UpdateResult(*torch.cat([totals, norm.reshape(1)]).tolist())
         if self.optimization.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(
-                self.checkpoints.trained.parameters(), self.optimization.max_grad_norm, norm
-            )
+            torch.nn.utils.clip_grads_with_norm_(self.weights, self.optimization.max_grad_norm, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # With fp16 the scaler must see every update: it skips by itself, and adapts its scale.

@@ -17,9 +17,10 @@ def workload(folder: Path, *flags: str) -> training.Workload:
 def test_ratios_are_those_of_the_same_round():
     turns = [TurnResult(rate, peak_bytes) for rate, peak_bytes in ((1.0, 2e9), (4.0, 3e9), (2.0, 1e9))]
     contender = training.Contender("peer", "fp32", lambda: turns[0])
-    row = training.summarize(contender, turns, [6.0, 4.0, 8.0], flops=10.0, peaks={"fp32": 40.0, "bf16": 1.0})
+    peaks = {"fp32": [40.0, 50.0, 25.0], "bf16": [1.0, 1.0, 1.0]}  # shares of 0.25, 0.8 and 0.8
+    row = training.summarize(contender, turns, [6.0, 4.0, 8.0], flops=10.0, peaks=peaks)
     assert (row.what, row.precision, row.rates) == ("peer", "fp32", Rates(2.0, 1.0, 4.0))
-    assert (row.ours_is_times, row.utilization, row.peak_memory) == (Rates(4.0, 1.0, 6.0), 0.5, 3.0)
+    assert (row.ours_is_times, row.utilization, row.peak_memory) == (Rates(4.0, 1.0, 6.0), 0.8, 3.0)
 
 
 def test_a_loader_has_no_ratio():
@@ -47,7 +48,7 @@ def test_all_contenders_take_turns_and_our_best_is_compared(monkeypatch):
     turn = [("run.py", "bf16", "eager", 1), ("run.py", "bf16", "eager", 2), ("run.py", "fp32", "eager", 1)]
     turn += [("batched", "bf16", "eager", 1), ("batched", "bf16", "eager", 2), ("batched", "bf16", "sdpa", 1)]
     turn += [("example", "fp32", "sdpa", 1), ("loader", "", "sdpa", 1)]
-    assert taken == [("gemm", "fp32", "sdpa", 1), ("gemm", "bf16", "sdpa", 1), *turn, *turn]
+    assert taken == 2 * [("gemm", "fp32", "sdpa", 1), ("gemm", "bf16", "sdpa", 1), *turn]
     assert [row["what"] for row in rows[:8]] == [
         "ours",
         "ours, 2 processes",

@@ -5,14 +5,14 @@ import torch
 from torch.nn.functional import layer_norm
 
 from training.cpu import kernels
-from training.cpu.kernels import CannotCompile, Dropout, Projected, Shape
+from training.cpu.kernels import Biases, CannotCompile, Dropout, Heads, Projected, Sentences
 
 
-WIDTH, ROWS = 48, 70  # one full matrix of 64 rows, and another
+WIDTH, ROWS = 48, 70  # a matrix has 64, or 128
 
 
 def matrix(rows=ROWS, width=WIDTH):
-    """A random matrix in bfloat16. What stands in its rows of padding must not matter."""
+    """A random matrix in bfloat16. What stands in the rows behind its own must not matter."""
     values = torch.randn(kernels.padded(rows), width).bfloat16()
     values[rows:] = torch.nan
     return values
@@ -31,8 +31,14 @@ def assert_rounded(found, wanted):
 
 def mask_of(dropout, rows, width):
     """What elements are multiplied by, as `embed` shows it of positions that are all one."""
-    ids = torch.zeros(1, rows, dtype=torch.int64)
-    return kernels.embed(ids, torch.zeros(1, width), torch.ones(rows, width), 0, 1.0, dropout)[0][:rows].double()
+    nothing = torch.zeros(rows, dtype=torch.int64)
+    ones = torch.ones(1, width)
+    return kernels.embed(nothing, nothing, 0 * ones, ones, 0, 1.0, dropout)[0][:rows].double()
+
+
+def heads_of(queries, keys, count, *widths):
+    """Heads of sentences of such lengths."""
+    return Heads(*(Sentences.of(torch.tensor(lengths)) for lengths in (queries, keys)), count, *widths)
 
 
 @pytest.fixture(params=[0.0, 0.3])
@@ -73,29 +79,41 @@ def test_dropout_is_a_function_of_torchs_seed():
     assert len({*seeds[0], *seeds[2]}) == 6
 
 
+def test_a_matrix_and_its_transpose_are_rounded():
+    parts = [torch.randn(16, 48), torch.randn(80, 48), torch.randn(32, 48)]
+    rounded, transposed = kernels.round_both(parts)
+    assert torch.equal(rounded, torch.cat(parts).bfloat16())
+    assert torch.equal(transposed, rounded.T)
+    assert torch.equal(kernels.transpose(rounded), transposed)
+    assert torch.equal(kernels.transpose(transposed, torch.float32), rounded.float())
+
+
 @pytest.mark.parametrize("pad", [2, -1])
 def test_embeddings_and_their_gradients(dropout, pad):
-    ids, table, positions = torch.randint(0, 9, (10, 7)), torch.randn(9, WIDTH), torch.randn(7, WIDTH)
+    ids, places = torch.randint(0, 9, (ROWS,)), torch.randint(0, 7, (ROWS,))
+    table, positions = torch.randn(9, WIDTH), torch.randn(7, WIDTH)
     inputs = exact(table, 9), exact(positions, 7)
     embedded = (inputs[0] * 3)[ids].masked_fill((ids == pad)[..., None], 0)
     mask = mask_of(dropout, ROWS, WIDTH)
-    wanted = (embedded + inputs[1]).flatten(0, 1) * mask
-    output, rounded = kernels.embed(ids, table, positions, pad, 3.0, dropout)
+    sums = embedded + inputs[1][places]
+    sums.retain_grad()
+    wanted = sums * mask
+    output, rounded = kernels.embed(ids, places, table, positions, pad, 3.0, dropout)
     assert torch.allclose(output[:ROWS].double(), wanted, atol=1e-6)
     assert torch.equal(rounded[:ROWS], output[:ROWS].bfloat16())
     assert not rounded[ROWS:].any()
     d_output, d_rounded, d_table = matrix().float(), matrix(), torch.ones(9, WIDTH)
-    d_sums = torch.empty(10, 7, WIDTH)
+    d_sums = torch.empty(ROWS, WIDTH)
     wanted.backward(exact(d_output) + exact(d_rounded))
     for place in (d_sums, None):
         kernels.embed_backward(d_output, d_rounded, ids, pad, 3.0, dropout, d_table, place)
     assert torch.allclose(d_table.double(), 1 + 2 * inputs[0].grad, atol=1e-4)  # added, twice
-    assert torch.allclose(d_sums.sum(0).double(), inputs[1].grad, atol=1e-4)
+    assert torch.allclose(d_sums.double(), sums.grad, atol=1e-4)
 
 
 def test_gradients_that_are_expanded_are_read_as_what_they_are():
     """As those of a sum are; a copy of them has to live for as long as the kernel reads it."""
-    rows, ids, nothing = kernels.padded(3000), torch.zeros(1, 3000, dtype=torch.int64), Dropout.of(0.0)
+    rows, ids, nothing = kernels.padded(3000), torch.zeros(3000, dtype=torch.int64), Dropout.of(0.0)
     d_output, d_rounded = torch.full((1, 1), 2.0), torch.full((1, 1), 0.5, dtype=torch.bfloat16)
     d_table = torch.zeros(1, WIDTH)
     wide = [each.expand(rows, WIDTH) for each in (d_output, d_rounded)]
@@ -107,14 +125,15 @@ def test_gradients_that_are_expanded_are_read_as_what_they_are():
     assert found[3].eq(3000 * 2.5).all()
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("given", ["both", "output", "rounded"])
-def test_add_and_norm_and_its_gradients(dropout, given):
-    states, sublayer = matrix().float() * 3, matrix()
-    gain, bias = torch.randn(WIDTH), torch.randn(WIDTH)
-    found = kernels.add_norm(states, sublayer, dropout, gain, bias, 1e-5, ROWS)
-    inputs = exact(states), exact(sublayer), exact(gain, WIDTH), exact(bias, WIDTH)
+def test_add_and_norm_and_its_gradients(dropout, given, has_bias):
+    states, product = matrix().float() * 3, matrix()
+    gain, bias, last_bias = torch.randn(3, WIDTH) * torch.tensor([[1], [1], [has_bias]])
+    found = kernels.add_norm(states, product, last_bias if has_bias else None, dropout, gain, bias, 1e-5, ROWS)
+    inputs = exact(states), exact(product), exact(gain, WIDTH), exact(bias, WIDTH)
     mask = mask_of(dropout, ROWS, WIDTH)
-    wanted = layer_norm(inputs[0] + inputs[1] * mask, [WIDTH], *inputs[2:], 1e-5)
+    wanted = layer_norm(inputs[0] + (inputs[1] + last_bias) * mask, [WIDTH], *inputs[2:], 1e-5)
     assert torch.allclose(found.output[:ROWS].double(), wanted, atol=1e-5)
     assert torch.equal(found.rounded[:ROWS], found.output[:ROWS].bfloat16())
     assert not found.rounded[ROWS:].any()
@@ -149,51 +168,61 @@ def test_rows_are_added_up_in_float32():
 
 @pytest.mark.parametrize(
     ("queries", "keys", "widths", "is_causal"),
-    [(13, 13, (16, 32), True), (5, 21, (32, 16), False), (17, 9, (64, 64), False), (33, 33, (16, 16), True)],
+    [
+        ([13, 13, 13], [13, 13, 13], (16, 32), True),
+        ([5, 1, 4], [9, 21, 3], (32, 16), False),
+        ([17, 2], [9, 8], (64, 64), False),
+        ([3, 33, 16, 8], [3, 33, 16, 8], (16, 16), True),
+        ([0, 4, 0], [2, 5, 0], (16, 16), False),
+    ],
 )
 def test_attention_and_its_gradients(dropout, queries, keys, widths, is_causal):
-    batch, heads, (d_k, d_v) = 3, 2, widths
-    query = matrix(batch * queries, heads * d_k)
-    product = matrix(batch * keys, heads * (d_k + d_v))  # keys and values are columns of one matrix
-    projected = Projected(query, *product.split([heads * d_k, heads * d_v], dim=1))
-    shape = Shape(batch, heads, queries, keys, d_k, d_v, query.stride(0), product.stride(0))
-    mask = torch.ones(batch, keys, dtype=torch.bool)
-    mask[0, :2] = mask[1, -3:] = is_causal  # otherwise padding
+    count, (d_k, d_v) = 2, widths
+    heads = heads_of(queries, keys, count, d_k, d_v)
+    query = matrix(sum(queries), count * d_k)
+    product = matrix(sum(keys), count * (d_k + d_v))  # keys and values are columns of one matrix
+    projected = Projected(query, *product.split([count * d_k, count * d_v], dim=1))
+    inputs = [exact(values, sum(each)) for values, each in zip(projected, (queries, keys, keys), strict=True)]
+    biases = Biases(*(torch.randn(values.shape[1]) / 4 if is_causal else None for values in projected))
+    columns = -(-max(queries) // 16) * 16
+    kept = mask_of(dropout, len(queries) * count * max(keys), columns).unflatten(0, (len(queries), count, max(keys)))
 
-    def split(values, length):
-        return exact(values, batch * length).unflatten(0, (batch, length)).unflatten(2, (heads, -1)).transpose(1, 2)
+    def split(values, lengths):  # sentences of (H, T, d)
+        return [part.unflatten(1, (count, -1)).transpose(0, 1) for part in values.split(lengths)]
 
-    inputs = [split(values, length) for values, length in zip(projected, (queries, keys, keys), strict=True)]
-    for each in inputs:
-        each.retain_grad()
-    scores = inputs[0] @ inputs[1].transpose(2, 3) / d_k**0.5
-    scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
-    if is_causal:
-        scores = scores.masked_fill(torch.ones(queries, keys).triu(1).bool(), -torch.inf)
-    weights = scores.softmax(-1)
-    columns = -(-queries // 16) * 16
-    kept = mask_of(dropout, batch * heads * keys, columns).unflatten(0, (batch, heads, keys))[..., :queries]
-    wanted = ((weights * kept.transpose(2, 3)) @ inputs[2]).transpose(1, 2).flatten(2).flatten(0, 1)
-
-    output, found = kernels.attention(projected, shape, mask, is_causal, dropout)
+    output, found = kernels.attention(projected, biases, heads, is_causal, dropout)
+    found = found.unflatten(0, kept.shape[:3])
+    wanted = []
+    parts = [
+        split(values if bias is None else values + bias, each)
+        for values, bias, each in zip(inputs, biases, (queries, keys, keys), strict=True)
+    ]
+    for sentence, (q, k, v) in enumerate(zip(*parts, strict=True)):
+        scores = q @ k.transpose(1, 2) / d_k**0.5
+        if is_causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), -torch.inf)
+        weights, mine = scores.softmax(-1), (sentence, slice(None), slice(k.shape[1]), slice(q.shape[1]))
+        if weights.numel():
+            assert_rounded(found[mine], weights.transpose(1, 2))
+        wanted.append(((weights * kept[mine].transpose(1, 2)) @ v).transpose(0, 1).flatten(1))
+    wanted = torch.cat(wanted)
     assert_rounded(output, wanted)
-    assert not output[batch * queries :].any()
-    assert_rounded(found.unflatten(0, (batch, heads, keys))[..., :queries], weights.transpose(2, 3))
-    d_output = matrix(batch * queries, heads * d_v)
-    wanted.backward(exact(d_output, batch * queries))
+    assert not output[sum(queries) :].any()
+    d_output = matrix(sum(queries), count * d_v)
+    wanted.backward(exact(d_output, sum(queries)))
     d_query, d_product = torch.zeros_like(query), torch.zeros_like(product)
-    into = Projected(d_query, *d_product.split([heads * d_k, heads * d_v], dim=1))
-    kernels.attention_backward(projected, shape, found, d_output, dropout, into)
+    into = Projected(d_query, *d_product.split([count * d_k, count * d_v], dim=1))
+    kernels.attention_backward(projected, biases, heads, found, d_output, dropout, into)
     for gradient, each in zip(into, inputs, strict=True):
-        assert_rounded(gradient, each.grad.transpose(1, 2).flatten(2).flatten(0, 1))
+        assert_rounded(gradient, each.grad)
 
 
 def test_a_causal_query_does_not_see_what_comes_later():
-    product, shape = matrix(9, 48).nan_to_num(), Shape(1, 1, 9, 9, 16, 16, 48, 48)
+    product, heads = matrix(9, 48).nan_to_num(), heads_of([9], [9], 1, 16, 16)
     projected = Projected(*product.split(16, dim=1))
-    before, _ = kernels.attention(projected, shape, None, True, Dropout.of(0.0))
+    before, _ = kernels.attention(projected, Biases(), heads, True, Dropout.of(0.0))
     product[6:, 16:] += 1
-    after, _ = kernels.attention(projected, shape, None, True, Dropout.of(0.0))
+    after, _ = kernels.attention(projected, Biases(), heads, True, Dropout.of(0.0))
     assert torch.equal(before[:6], after[:6])
     assert not torch.equal(before[6:9], after[6:9])
 
@@ -237,24 +266,26 @@ def test_what_is_no_number_stays_none():
         assert softmax_minus_target(logits, labels, 0.9)[0].isfinite().tolist() == [True, False]
         sublayer = torch.randn(64, 16).bfloat16()
         sublayer[1, 3] = value
-        found = kernels.add_norm(torch.randn(64, 16), sublayer, nothing, torch.ones(16), torch.ones(16), 1e-5, 64)
+        found = kernels.add_norm(
+            torch.randn(64, 16), sublayer, None, nothing, torch.ones(16), torch.ones(16), 1e-5, 64
+        )
         assert found.output.isnan().all(1).tolist() == [row == 1 for row in range(64)]
     product = torch.randn(64, 48).bfloat16()
     product[:4, 0] = torch.nan
-    shape = Shape(2, 1, 4, 4, 16, 16, 48, 48)
-    output, _ = kernels.attention(Projected(*product.split(16, dim=1)), shape, None, False, nothing)
+    heads = heads_of([4, 4], [4, 4], 1, 16, 16)
+    output, _ = kernels.attention(Projected(*product.split(16, dim=1)), Biases(), heads, False, nothing)
     assert output[:4].isnan().all()
-    assert output[4:].isfinite().all()
+    assert output[4:8].isfinite().all()
 
 
 def test_it_is_the_same_with_any_number_of_threads():
     def all_of_it(threads):
         kernels.library().omp_set_num_threads(threads)
         torch.manual_seed(0)
-        dropout, shape = Dropout.of(0.1), Shape(5, 2, 14, 14, 16, 16, 96, 96)
+        dropout, heads = Dropout.of(0.1), heads_of([14] * 5, [14] * 5, 2, 16, 16)
         product = torch.randn(128, 96).bfloat16()
-        output, weights = kernels.attention(Projected(*product.split(32, dim=1)), shape, None, True, dropout)
-        found = kernels.add_norm(torch.randn(128, 32), output, dropout, torch.ones(32), torch.ones(32), 1e-5, 70)
+        output, weights = kernels.attention(Projected(*product.split(32, dim=1)), Biases(), heads, True, dropout)
+        found = kernels.add_norm(torch.randn(128, 32), output, None, dropout, torch.ones(32), torch.ones(32), 1e-5, 70)
         sums = kernels.add_norm_backward(found.output, None, found.normed, found.rstd, dropout, torch.ones(32))[2]
         return output, weights, found.output[:70], sums
 

@@ -62,20 +62,27 @@ def distance(found, wanted):
     ids=str,
 )
 def test_gradients_err_hardly_more_than_those_of_plain_operations_in_bfloat16(problem, settings):
-    model, inputs = problem(dropout=0.0, **settings)
-    exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
-    _, plain = gradients(model, inputs, torch.bfloat16)
-    sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
-    assert sums.tokens == exact_sums.tokens
-    assert torch.allclose(torch.stack(sums[:2]).double(), torch.stack(exact_sums[:2]).double(), rtol=2e-3)
-    assert distance(found, exact) < 1.2 * distance(plain, exact) + 1e-3
-    assert all(gradient.dtype == torch.float64 and gradient.isfinite().all() for gradient in found.values())
+    """On average: in one batch of a model so small, a state of a ReLU that is near zero decides which errs more."""
+    errors = []
+    for seed in range(16):
+        torch.manual_seed(seed)
+        model, inputs = problem(dropout=0.0, **settings)
+        exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
+        _, plain = gradients(model, inputs, torch.bfloat16)
+        sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
+        assert sums.tokens == exact_sums.tokens
+        assert torch.allclose(torch.stack(sums[:2]).double(), torch.stack(exact_sums[:2]).double(), rtol=2e-3)
+        assert all(gradient.dtype == torch.float64 and gradient.isfinite().all() for gradient in found.values())
+        errors.append((distance(found, exact), distance(plain, exact)))
+    found_error, plain_error = torch.tensor(errors).mean(0)
+    assert found_error < 1.2 * plain_error
 
 
 @pytest.fixture
 def record(monkeypatch):
     """Let the kernels' dropouts be recorded, and then let the model's own methods drop the same elements."""
     recorded: list[Dropout] = []
+    real: dict[int, torch.Tensor] = {}  # which places of the source and of the target, by their length, are positions
     draw = Dropout.of.__func__
 
     def of(cls, p):
@@ -83,42 +90,55 @@ def record(monkeypatch):
         return recorded[-1]
 
     def mask_of(dropout, rows, width):
-        ids = torch.zeros(1, rows, dtype=torch.int64)
-        return kernels.embed(ids, torch.zeros(1, width), torch.ones(rows, width), 0, 1.0, dropout)[0][:rows]
+        nothing, ones = torch.zeros(rows, dtype=torch.int64), torch.ones(1, width)
+        return kernels.embed(nothing, nothing, 0 * ones, ones, 0, 1.0, dropout)[0][:rows]
 
     def again(states, p, training):
         dropout = recorded.pop(0)
         assert dropout.threshold == round(p * 2**32)
         if states.dim() == 4:  # attention weights, which the kernels have transposed, with 16 queries at a time
-            batch, heads, queries, keys = states.shape
-            mask = mask_of(dropout, batch * heads * keys, -(-queries // 16) * 16)
-            mask = mask.unflatten(0, (batch, heads, keys))[..., :queries].transpose(2, 3)
-        else:
-            mask = mask_of(dropout, states.shape[0] * states.shape[1], states.shape[2]).view(states.shape)
+            return states * weights_mask(dropout, *states.shape)
+        is_real = real[states.shape[1]]  # what is no position of a sentence has no row
+        mask = torch.ones(states.shape)
+        mask[is_real] = mask_of(dropout, int(is_real.sum()), states.shape[2])
         return states * mask
+
+    def weights_mask(dropout, batch, heads, queries, keys):
+        """Keys that are not of a sentence have no row, either: those that are come first."""
+        rows = int(real[keys].sum(1).max())
+        columns = -(-int(real[queries].sum(1).max()) // 16) * 16
+        compact = mask_of(dropout, batch * heads * rows, columns).unflatten(0, (batch, heads, rows))
+        mask = torch.ones(batch, heads, queries, keys)
+        for sentence in range(batch):
+            q, k = (real[length][sentence].nonzero()[:, 0] for length in (queries, keys))
+            mask[sentence][:, q[:, None], k] = compact[sentence, :, : len(k), : len(q)].transpose(1, 2)
+        return mask
 
     monkeypatch.setattr(Dropout, "of", classmethod(of))
     monkeypatch.setattr(modeling_vaswani, "dropout", again)
     monkeypatch.setattr(attention_vaswani.nn.functional, "dropout", again)
-    return recorded
+    return recorded, real
 
 
 def test_each_dropout_is_in_its_place(problem, record):
+    recorded, real = record
     model, inputs = problem(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
+    for mask in inputs["attention_mask"].bool(), inputs["labels"] != -100:
+        real[mask.shape[1]] = mask
     model.set_attn_implementation("eager")
     sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
-    drawn = list(record)
+    drawn = list(recorded)
     # The kernels embed both sides at first, and the model those of the decoder behind the encoder.
     drawn.insert(1 + 4 * model.config.encoder_layers, drawn.pop(1))
-    record[:] = drawn
+    recorded[:] = drawn
     exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
-    assert not record
-    record[:] = drawn
+    assert not recorded
+    recorded[:] = drawn
     error = distance(gradients(model, inputs, torch.bfloat16)[1], exact)
     assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=2e-3)
     assert distance(found, exact) < 1.2 * error
     drawn[0].seed += 1  # the control: other elements are dropped in one place
-    record[:] = drawn
+    recorded[:] = drawn
     assert distance(found, gradients(copy.deepcopy(model).double(), inputs)[1]) > 5 * error
 
 
@@ -173,6 +193,9 @@ def test_why_not_names_what_stands_in_the_way(problem, random_model, monkeypatch
     half = copy.deepcopy(model)
     half.lm_head.weight = nn.Parameter(half.lm_head.weight.detach().bfloat16())
     assert "is torch.bfloat16" in why_not(half)
+    turned = copy.deepcopy(model)
+    turned.lm_head.weight = nn.Parameter(turned.lm_head.weight.detach().T.contiguous().T)
+    assert why_not(turned) == "they are for contiguous weights, and lm_head.weight is not"
 
     def fail():
         raise CannotCompile("no compiler")

@@ -4,15 +4,7 @@ import torch
 from torch.nn.functional import layer_norm, linear
 
 from training.cpu import kernels
-from training.cpu.sublayers import FeedForwardSublayer, Options, columns, stack
-
-
-def test_matrices_are_stacked_in_bfloat16():
-    upper, lower = torch.randn(3, 4), torch.randn(5, 4)
-    assert torch.equal(stack([upper, lower]), torch.cat([upper, lower]).bfloat16())
-    assert torch.equal(stack([lower[:, 0]]), lower[:, 0].bfloat16())
-    assert stack([None, None]) is None
-    assert stack([None]) is None
+from training.cpu.sublayers import FeedForwardSublayer, Options, columns
 
 
 def test_queries_keys_and_values_are_columns_of_one_product_or_of_two():

@@ -266,7 +266,8 @@ def test_pairs_are_read_in_any_order(tokenizer, monkeypatch):
     monkeypatch.setattr(preparation, "PAIRS_AT_A_TIME", 8)
     encoded, _ = encode(MANY, tokenizer, settings(), "train")
     indices = np.array([50, 3, 3, len(encoded) - 1, 0])
-    for side, column in zip(read_pairs(encoded, indices), ("input_ids", "labels"), strict=True):
+    sides = read_pairs(encoded.with_format("arrow"), indices)
+    for side, column in zip(sides, ("input_ids", "labels"), strict=True):
         rows = [encoded[int(index)][column] for index in indices]
         assert side.ids.tolist() == [id_ for row in rows for id_ in row]
         assert side.lengths.tolist() == list(map(len, rows))
