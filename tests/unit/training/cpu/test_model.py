@@ -151,12 +151,12 @@ def test_in_evaluation_nothing_is_dropped(problem):
 
 def test_a_place_without_a_label_is_seen_by_those_behind_it(problem):
     model, inputs = problem(dropout=0.0)
-    inputs["labels"][0, 2] = -100
+    inputs["labels"][:, 1] = -100
     exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
     sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
     assert sums.tokens == exact_sums.tokens
     assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=2e-3)
-    assert distance(found, exact) < 0.1
+    assert distance(found, exact) < 0.05
 
 
 def test_r_drop_goes_with_the_kernels(problem):
