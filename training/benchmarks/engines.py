@@ -22,6 +22,7 @@ from training.benchmarks.records import GIGA, EngineRow, Rates, as_record
 from training.benchmarks.start import make_tokenizer, seconds_to_a_line
 from training.trainer.model import load_config
 from vaswani import VaswaniForConditionalGeneration
+from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.interop.ctranslate2 import save_for_ctranslate2
 from vaswani.interop.marian import save_as_marian
@@ -47,8 +48,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engines")
     group.add_argument("--engine_model", help="a published folder (default: base-en-de of random weights)")
     group.add_argument("--engine_source", help="a file of sentences for it, a line each (default: made up)")
-    group.add_argument("--engine_beams", type=int, default=4)
-    group.add_argument("--engine_turns", type=int, default=3, help="turns that each takes, after a start to warm up")
+    group.add_argument("--engine_beams", type=at_least_one, default=4)
+    group.add_argument("--engine_turns", type=at_least_one, default=3, help="turns of each, after a start to warm up")
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

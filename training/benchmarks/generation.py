@@ -30,6 +30,7 @@ from training.benchmarks.translators.processes import in_processes
 from training.benchmarks.translators.work import Contender, Setup, Work, gigaflops_per_token
 from training.machine import usable_cores
 from training.trainer.model import load_config
+from vaswani.cli.shared.flags import at_least_one
 from vaswani.interop.marian import check_has_marian, to_marian
 
 
@@ -44,13 +45,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model_config", default="base-en-de", help="a folder of hub_configs/, or one with a config.json"
     )
-    group.add_argument("--batch_sentences", type=int, default=32, help="sentences, of 10 to 40 tokens, in a batch")
-    group.add_argument("--batches", type=int, help="batches of a turn; default: two for each core")
-    group.add_argument("--new_tokens", type=int, default=25, help="tokens of every translation")
+    group.add_argument("--batch_sentences", type=at_least_one, default=32, help="of a batch, of 10 to 40 tokens each")
+    group.add_argument("--batches", type=at_least_one, help="batches of a turn; default: two for each core")
+    group.add_argument("--new_tokens", type=at_least_one, default=25, help="tokens of every translation")
     group.add_argument(
-        "--beams", type=int, default=4, help="hypotheses of a beam search; greedy search is measured too"
+        "--beams", type=at_least_one, default=4, help="hypotheses of a beam search; greedy search is measured too"
     )
-    group.add_argument("--turns", type=int, default=5, help="turns that every contender takes, after one to warm up")
+    group.add_argument("--turns", type=at_least_one, default=5, help="turns of every contender, after one to warm up")
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

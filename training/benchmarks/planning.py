@@ -11,13 +11,16 @@ import numpy as np
 from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import GIGA, PlanningRow, as_record
 from training.data.batch_plan import cut, padded_tokens, plan_epoch
+from vaswani.cli.shared.flags import at_least_one
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``plan``."""
     group = parser.add_argument_group("plan")
-    group.add_argument("--pairs", type=int, nargs="+", default=[4_500_000, 36_000_000], help="sizes of the corpora")
-    group.add_argument("--groups", type=int, nargs="+", default=[1, 8], help="length_groups to try")
+    group.add_argument(
+        "--pairs", type=at_least_one, nargs="+", default=[4_500_000, 36_000_000], help="sizes of corpora"
+    )
+    group.add_argument("--groups", type=at_least_one, nargs="+", default=[1, 8], help="length_groups to try")
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from training.benchmarks.records import Rates, StartRow, as_record
 from training.settings import ROOT
 from training.trainer.model import load_config
 from vaswani import VaswaniForConditionalGeneration
+from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.interop.marian import to_marian
 from vaswani.tokenization import train_tokenizer
@@ -52,7 +53,7 @@ class Contender(NamedTuple):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``start``."""
     group = parser.add_argument_group("start")
-    group.add_argument("--starts", type=int, default=5, help="times that each is started, after one to warm up")
+    group.add_argument("--starts", type=at_least_one, default=5, help="times that each starts, after one to warm up")
     group.add_argument("--start_config", default="base-en-de", help="a folder of hub_configs/, or with a config.json")
 
 

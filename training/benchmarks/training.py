@@ -26,6 +26,7 @@ from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig
+from vaswani.cli.shared.flags import at_least_one
 
 
 RUN = ROOT / "training" / "run.py"
@@ -49,14 +50,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--dataset_name", help="a dataset, or 'synthetic': text of WMT-like lengths (default on a GPU)")
     data.add_argument("--dataset_config_name", default="en-de")
     data.add_argument("--config_name", help="as for run.py; default: 3 + 3 layers of 256, vocabulary 8,000")
-    data.add_argument("--max_tokens_per_batch", type=int, help="default: 1,600, on a GPU the paper's 25,000")
-    data.add_argument("--max_tokens_per_device", type=int, default=32_768)
+    data.add_argument("--max_tokens_per_batch", type=at_least_one, help="default: 1,600, on a GPU the paper's 25,000")
+    data.add_argument("--max_tokens_per_device", type=at_least_one, default=32_768)
     data.add_argument("--torch_compile", default="false", choices=["true", "false"], help="of our loop alone")
     measuring = parser.add_argument_group("train: measuring")
-    measuring.add_argument("--rounds", type=int, default=3, help="turns that every contender takes")
-    measuring.add_argument("--tokens", type=int, help="target tokens of a turn; default: 50,000, on a GPU 2,000,000")
+    measuring.add_argument("--rounds", type=at_least_one, default=3, help="turns that every contender takes")
+    measuring.add_argument(
+        "--tokens", type=at_least_one, help="targets of a turn; default: 50,000, on a GPU 2,000,000"
+    )
     measuring.add_argument("--seconds", type=float, default=60, help="after which a turn of a peer ends in any case")
-    measuring.add_argument("--sentences", type=int, help="a batch of HF's example; default: 64, on a GPU 256")
+    measuring.add_argument("--sentences", type=at_least_one, help="a batch of HF's example; default: 64, on a GPU 256")
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -23,6 +23,16 @@ def test_without_a_name_the_flags_of_all_benchmarks_have_their_defaults():
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    ["train --rounds 0", "generate --turns 0", "engines --engine_turns 0", "start --starts 0", "plan --pairs 0"],
+)
+def test_counts_are_at_least_one(arguments, capsys):
+    with pytest.raises(SystemExit):
+        benchmark.parse(arguments.split())
+    assert "'0' must be a whole number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [(None, ""), (99.996, "100.00"), (100.0, "100"), (-1234.5, "-1,234"), (0.0, "0.00"), (8, "8"), ("1,000", "1,000")],
 )
