@@ -216,15 +216,15 @@ void add_norm(const float *x, const bf16 *product, const float *last_bias, dropo
     clear(y_bf16, rows, padded, width);
 }
 
-#define TOGETHER 8
 static inline floats gradient(const float *dy, const bf16 *dy_bf16, size at) {
     floats g = dy ? load(dy + at) : (floats){0};
     return dy_bf16 ? g + widen(dy_bf16 + at) : g;
 }
 
-/* The gradients of `add_norm`. Some rows are added up in registers before sums in memory are increased: on a shared
-   machine, to store three sums for each element is what takes the time. Either of `dy` and `dy_bf16` may be NULL. `sums` are the gradients of the gain, of the
-   bias, and of the last bias, which is the sum of the rows of `dsublayer`. */
+/* The gradients of `add_norm`. Either of `dy` and `dy_bf16` may be NULL. `sums` are the gradients of the gain, of the
+   bias, and of the last bias, which is the sum of the rows of `dsublayer`. Some rows are added up in registers before
+   the sums in memory are increased: on a shared machine, storing three sums for each element takes longest. */
+#define TOGETHER 8
 void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed, const float *rstds, dropout d,
                        const float *gain, float *dx, bf16 *dsublayer, float *sums, size rows, size padded,
                        size width) {
@@ -388,15 +388,17 @@ typedef struct {
 static inline size columns_of(size queries) { return up(queries, LANES); }
 static inline place place_of(const shape *s, size head) {
     size b = head / s->heads, h = head % s->heads, query = s->query_starts[b], key = s->key_starts[b];
-    return (place){s->query_starts[b + 1] - query,
-                   s->key_starts[b + 1] - key,
-                   query * s->query_stride + h * s->key_width,
-                   key * s->key_stride + h * s->key_width,
-                   key * s->key_stride + h * s->value_width,
-                   (query * s->heads + h) * s->value_width,
-                   head * s->longest_key * columns_of(s->longest_query),
-                   h * s->key_width,
-                   h * s->value_width};
+    return (place){
+        .T = s->query_starts[b + 1] - query,
+        .S = s->key_starts[b + 1] - key,
+        .query = query * s->query_stride + h * s->key_width,
+        .key = key * s->key_stride + h * s->key_width,
+        .value = key * s->key_stride + h * s->value_width,
+        .output = (query * s->heads + h) * s->value_width,
+        .weights = head * s->longest_key * columns_of(s->longest_query),
+        .bias = h * s->key_width,
+        .value_bias = h * s->value_width,
+    };
 }
 /* Copy queries, keys and values of a head. */
 static void copy_projected(const projected *from, const shape *s, place at, place next, float *Q, float *K, float *V) {

@@ -195,9 +195,9 @@ def empty(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.T
 
 
 def round_both(matrices: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return float32 matrices one below the other in bfloat16, and the transpose of that.
+    """Return float32 matrices (n, W), whose n add up to N, one below the other in bfloat16: as (N, W) and as (W, N).
 
-    oneDNN multiplies by a transpose a sixth more slowly, and that more often than one can transpose beforehand.
+    oneDNN multiplies by a transposed view a sixth more slowly; to write the transpose as well costs far less.
     """
     rows, width = sum(map(len, matrices)), matrices[0].shape[1]
     rounded, transposed = empty(rows, width), empty(width, rows)
@@ -209,7 +209,7 @@ def round_both(matrices: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Te
 
 
 def transpose(matrix: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Return the transpose of a bfloat16 matrix, in bfloat16 or float32."""
+    """Return the (W, N) transpose of a bfloat16 matrix (N, W), in bfloat16 or float32."""
     transposed = empty(matrix.shape[1], len(matrix), dtype)
     places = (at(transposed), None) if dtype == torch.bfloat16 else (None, at(transposed))
     library().transpose_rounded(at(matrix), *places, *matrix.shape)
