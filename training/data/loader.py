@@ -11,6 +11,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from training.data.batch_plan import IGNORED_LABEL, Batch, Side, collate, cut, padded_tokens, plan_epoch
+from training.data.packing import PackedBatch, pack, put_together
 from training.data.preparation import lengths, read_pairs
 from training.settings import OptimizationSettings
 from vaswani.errors import UserError
@@ -34,8 +35,8 @@ class Update(NamedTuple):
         Targets, tokens of both sides, and the same with padding, over all processes.
     pairs : list of ndarray
         Pair indices of each micro-batch of this process.
-    batches : list of Batch
-        The same micro-batches as tensors; empty until they are loaded.
+    batches : list of Batch or of PackedBatch
+        The same micro-batches as tensors, fewer if they are packed; empty until they are loaded.
     """
 
     epoch: int
@@ -45,7 +46,7 @@ class Update(NamedTuple):
     real_tokens: int
     padded_tokens: int
     pairs: list[np.ndarray]
-    batches: list[Batch]
+    batches: list[Batch] | list[PackedBatch]
 
 
 def plan_updates(
@@ -107,27 +108,38 @@ def curriculum(
 
 
 class _Pairs(torch.utils.data.Dataset):
-    """Reads and pads the pairs of an update; the plan is its sampler."""
+    """Reads and lays out the pairs of an update; the plan is its sampler."""
 
-    def __init__(self, rows: Dataset, pad_token_id: int):
+    def __init__(self, rows: Dataset, pad_token_id: int, packed_tokens: int | None):
         self.rows = rows.with_format("arrow")  # it takes a millisecond
         self.pad_token_id = pad_token_id
+        self.lengths = lengths(rows) if packed_tokens else None
+        self.packed_tokens = packed_tokens
 
     def __getitem__(self, index: Update) -> Update:
         update = index  # the sampler's indices are whole updates
-        return update._replace(batches=[self._load(pairs) for pairs in update.pairs])
+        if self.packed_tokens is None:
+            return update._replace(batches=[collate(*self._read(pairs), self.pad_token_id) for pairs in update.pairs])
+        together = put_together(update.pairs, self.lengths, self.packed_tokens)
+        return update._replace(batches=[pack(*self._read(pairs), self.pad_token_id) for pairs in together])
 
-    def _load(self, indices: np.ndarray) -> Batch:
-        if not len(indices):  # every process must take part in an update: this batch has no target
-            nothing = [Side(np.array([filler]), np.array([1])) for filler in (self.pad_token_id, IGNORED_LABEL)]
-            return collate(*nothing, self.pad_token_id)
-        return collate(*read_pairs(self.rows, indices), self.pad_token_id)
+    def _read(self, indices: np.ndarray) -> tuple[Side, Side]:
+        if len(indices):
+            return read_pairs(self.rows, indices)
+        # Every process must take part in an update: this batch has no target.
+        source, target = (Side(np.array([filler]), np.array([1])) for filler in (self.pad_token_id, IGNORED_LABEL))
+        return source, target
 
 
-def load_updates(updates: Iterable[Update], rows: Dataset, pad_token_id: int, num_workers: int) -> Iterator[Update]:
-    """Fill in the tensors of planned updates, ahead of their use in `num_workers` processes."""
+def load_updates(
+    updates: Iterable[Update], rows: Dataset, pad_token_id: int, num_workers: int, packed_tokens: int | None = None
+) -> Iterator[Update]:
+    """Fill in the tensors of planned updates, ahead of their use in `num_workers` processes.
+
+    With `packed_tokens`, sentences stand one after another, and micro-batches are put together up to so many tokens.
+    """
     loader = DataLoader(
-        _Pairs(rows, pad_token_id),
+        _Pairs(rows, pad_token_id, packed_tokens),
         sampler=updates,
         batch_size=None,
         num_workers=num_workers,

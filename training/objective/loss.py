@@ -17,8 +17,9 @@ from training.objective.divergence import symmetric_divergence
 
 
 # Positions whose logits exist at a time. On a CPU, 384 x 8,000 logits stay in its cache (128 and 800 positions were
-# slower on 2 cores); a GPU needs more to be busy.
-CHUNK_ON_CPU, CHUNK_ON_GPU = 384, 2048
+# slower on 2 cores); a GPU needs more to be busy, and more fit where compiled code makes no copies in float32. On an
+# H200, the compiled loss of 23,552 positions and 37,000 types takes 8.2 ms by 2,048, 7.0 by 8,192 and 6.8 at once.
+CHUNK_ON_CPU, CHUNK_ON_GPU, CHUNK_COMPILED_ON_GPU = 384, 2048, 8192
 
 
 class LossSums(NamedTuple):
@@ -191,7 +192,8 @@ def fused_label_smoothed_sums(
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
-    chunk = chunk or (CHUNK_ON_CPU if device == "cpu" else CHUNK_ON_GPU)
+    chunk_on_gpu = CHUNK_COMPILED_ON_GPU if compiled else CHUNK_ON_GPU
+    chunk = chunk or (CHUNK_ON_CPU if device == "cpu" else chunk_on_gpu)
     hidden_states, labels = hidden_states.reshape(-1, hidden_states.shape[-1]), labels.reshape(-1)
     with_gradient = torch.is_grad_enabled() and (hidden_states.requires_grad or weight.requires_grad)
     options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled, rdrop_alpha)

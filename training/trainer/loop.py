@@ -19,6 +19,8 @@ from training.cpu.model import why_not
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import Update, load_batches, load_updates, plan_updates
 from training.data.preparation import Prepared, encode_epoch, lengths
+from training.gpu.objective import PackedObjective
+from training.gpu.objective import why_not as why_padded
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
@@ -91,13 +93,8 @@ class TrainingLoop:
         self.logging_steps = settings.reporting.logging_steps
         self.stop = StopRequest(self.run.max_time)
         freeze_key_biases(checkpoints.trained)
-        # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
-        objective = LabelSmoothedObjective(
-            checkpoints.trained,
-            self.optimization.label_smoothing,
-            self.optimization.rdrop_alpha,
-            with_kernels=self.use_kernels(),
-        )
+        self.packed_tokens = self.optimization.max_tokens_per_device if self.packs() else None
+        objective = self.make_objective()
         # "We used the Adam optimizer with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 10^-9" (section 5.3).
         optimizer = torch.optim.Adam(
             decayed_apart(objective, self.optimization.weight_decay),
@@ -106,8 +103,6 @@ class TrainingLoop:
             decoupled_weight_decay=True,
             fused=True,
         )
-        if self.run.torch_compile:
-            objective.compile(dynamic=True)  # the model within stays as it is for evaluation
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
         self.weights = list(checkpoints.trained.parameters())
         self.divider = None
@@ -117,6 +112,32 @@ class TrainingLoop:
         self.paused, self.ends = 0.0, list[float]()
         self.last_log_time = self.last_save_time = time.perf_counter()
         self.tokens_before = 0.0
+
+    def make_objective(self) -> PackedObjective | LabelSmoothedObjective:
+        """Put the model and its training loss together, in the form that is fastest here."""
+        # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
+        model, label_smoothing = self.checkpoints.trained, self.optimization.label_smoothing
+        if self.packed_tokens:
+            return PackedObjective(model, label_smoothing, self.run.torch_compile)
+        with_kernels = self.use_kernels()
+        objective = LabelSmoothedObjective(model, label_smoothing, self.optimization.rdrop_alpha, with_kernels)
+        if self.run.torch_compile:
+            objective.compile(dynamic=True)  # the model within stays as it is for evaluation
+        return objective
+
+    def packs(self) -> bool:
+        """Tell whether sentences stand one after another, as they can on a GPU, and say so, or why not."""
+        if self.accelerator.device.type != "cuda":
+            return False
+        if self.optimization.rdrop_alpha is not None:
+            reason = "R-Drop wants each batch twice"
+        elif self.accelerator.distributed_type == DistributedType.FSDP:
+            reason = "FSDP wants whole layers"
+        else:
+            reason = why_padded(self.checkpoints.trained)
+        said = "stand one after another, without padding" if reason is None else f"are padded: {reason}"
+        self.logbook.say(f"Sentences {said}")
+        return reason is None
 
     def use_kernels(self) -> bool:
         """Tell whether `training.cpu` computes what lies between the matrix products, and say so, or why not."""
@@ -197,7 +218,8 @@ class TrainingLoop:
         planned = plan_updates(lengths(rows), self.optimization, *processes, start)
         if only is not None:
             planned = itertools.takewhile(lambda update: update.epoch == only, planned)
-        return load_updates(planned, rows, self.checkpoints.model.config.pad_token_id, workers)
+        pad_token_id = self.checkpoints.model.config.pad_token_id
+        return load_updates(planned, rows, pad_token_id, workers, self.packed_tokens)
 
     def is_finished(self) -> bool:
         """Return whether all updates are done, or early stopping ends them."""

@@ -30,7 +30,10 @@ def deadline() -> Iterator[None]:
 def rows():
     generator = np.random.default_rng(0)
     sides = [[[*range(1, length), 0] for length in generator.integers(2, 30, 300)] for _ in range(2)]
-    return Dataset.from_dict({"input_ids": sides[0], "labels": sides[1]})
+    columns = {"input_ids": sides[0], "labels": sides[1]}
+    for name, side in zip(("source", "target"), sides, strict=True):
+        columns[f"{name}_length"] = list(map(len, side))
+    return Dataset.from_dict(columns)
 
 
 def lengths_of(rows):
@@ -82,11 +85,27 @@ def test_tensors_hold_the_planned_pairs_in_order(rows, workers):
             assert [row[row != -100].tolist() for row in batch.labels] == rows[indices]["labels"]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_packed_tensors_hold_the_planned_pairs_in_order_in_fewer_batches(rows, workers):
+    planned = take(rows, 4)
+    for update, loaded in zip(planned, load_updates(planned, rows, 99, workers, packed_tokens=400), strict=True):
+        assert len(loaded.batches) < len(update.pairs)
+        pairs = rows[np.concatenate(update.pairs)]
+        for side, name in enumerate(("input_ids", "labels")):
+            found = [
+                batch[3 * side][batch[3 * side + 2] == number].tolist()
+                for batch in loaded.batches
+                for number in range(batch[3 * side + 2].max())  # without the one more sentence
+            ]
+            assert found == pairs[name]
+
+
 def test_a_process_without_pairs_gets_a_batch_that_teaches_nothing(rows):
     few = rows.select(range(2))
     planned = take(few, 1, process=2, processes=3, max_tokens_per_device=8192)
-    [update] = load_updates(planned, few, 99, 0)
-    assert (update.batches[0].labels == -100).all()
+    for packed_tokens in (None, 100):
+        [update] = load_updates(planned, few, 99, 0, packed_tokens)
+        assert (update.batches[0].labels == -100).all()
     assert update.target_tokens > 0
 
 
@@ -133,8 +152,6 @@ def test_padded_tokens_are_those_of_all_micro_batches(rows):
 
 
 def test_batches_of_an_evaluation_hold_every_pair_once_and_are_the_same_each_time(rows):
-    source_length, target_length = (side.tolist() for side in lengths_of(rows))
-    rows = rows.add_column("source_length", source_length).add_column("target_length", target_length)
     found = []
     for input_ids, attention_mask, labels in load_batches(rows, 150, 99):
         assert max(input_ids.numel(), labels.numel()) <= 150

@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from packed_attention import attention_by_blocks
 from tokenizers import Tokenizer, models
 
 from training.data.preparation import prepare
+from training.gpu import objective as packed_module
+from training.gpu.objective import PackedObjective
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.recipe import parse_settings
@@ -366,6 +370,51 @@ def test_it_says_what_computes_between_products_and_that_does_it(
         assert loop.objective.with_kernels == with_kernels
         expected = chosen or ("512" if with_kernels else "64")
         assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "sharded", "reason", "said"),
+    [
+        ("cuda", {}, False, None, "stand one after another, without padding"),
+        ("cuda", {"rdrop_alpha": 5.0}, False, None, "are padded: R-Drop wants each batch twice"),
+        ("cuda", {}, True, None, "are padded: FSDP wants whole layers"),
+        ("cuda", {}, False, "a reason", "are padded: a reason"),
+        ("cpu", {}, False, None, None),
+    ],
+)
+def test_it_says_whether_sentences_are_padded(make_loop, monkeypatch, device, settings, sharded, reason, said):
+    loop = make_loop(**settings)
+    kind = DistributedType.FSDP if sharded else DistributedType.NO
+    loop.accelerator = SimpleNamespace(device=torch.device(device), distributed_type=kind)
+    lines = []
+    loop.logbook = SimpleNamespace(say=lines.append)
+    monkeypatch.setattr(loop_module, "why_padded", lambda model: reason)
+    assert loop.packs() == (said is not None and "padded:" not in said)
+    assert lines == ([] if said is None else [f"Sentences {said}"])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, monkeypatch, compiled):
+    given = {"max_tokens_per_batch": 300, "max_tokens_per_device": 200, "length_groups": 4, "max_steps": 6}
+    torch.manual_seed(1)
+    padded = make_loop(**given)
+    batches = [len(next(padded.updates()).batches)]
+    padded.train()
+    wanted = rows(padded)
+    monkeypatch.setattr(TrainingLoop, "packs", lambda self: True)
+    monkeypatch.setattr(packed_module, "compiled_attention", attention_by_blocks)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    torch.manual_seed(1)
+    packed = make_loop(**given, torch_compile=compiled)
+    assert isinstance(packed.objective, PackedObjective)
+    assert (packed.objective.label_smoothing, packed.objective.compiled) == (0.1, compiled)
+    assert packed.packed_tokens == 200
+    batches.append(len(next(packed.updates()).batches))
+    packed.train()
+    assert 1 < batches[1] < batches[0]
+    for one, other in zip(rows(packed)[-6:], wanted, strict=True):
+        assert one["nll"] == pytest.approx(other["nll"], rel=1e-4)
+        assert one["target_tokens"] == other["target_tokens"]
 
 
 def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):

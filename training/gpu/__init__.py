@@ -1,0 +1,1 @@
+"""Training on a GPU: sentences stand one after another, without padding."""
