@@ -146,6 +146,9 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
         # `accelerate launch` sets one thread unless told otherwise.
         torch.set_num_threads(max(1, usable_cores() // accelerator.num_processes))
         keep_freed_memory()
+    # cuDNN plans its attention for each shape anew, and batches have thousands of them: on an H200 an update took 533
+    # ms, in 65 of which the GPU was at work.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     if settings.run.tf32:
         torch.set_float32_matmul_precision("high")
     return accelerator

@@ -43,6 +43,13 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     assert (seen["mixed_precision"], seen["log_with"]) == (None, None)
 
 
+def test_cudnn_plans_no_attention(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: said.append(enabled))
+    said = []
+    run.start_accelerator(make_settings())
+    assert said == [False]
+
+
 def test_an_unknown_tracker_is_refused_in_a_sentence():
     with pytest.raises(UserError, match="report_to='no such tracker'"):
         run.start_accelerator(make_settings(report_to="no such tracker"))

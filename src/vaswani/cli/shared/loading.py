@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from vaswani.translation import load
@@ -18,6 +19,9 @@ def load_model(options: argparse.Namespace) -> tuple[Any, PreTrainedTokenizerBas
     """
     where = options.model, options.tokenizer, options.device, options.dtype
     if options.engine == "torch":
+        # cuDNN plans its attention for each shape anew, and every batch has another: on an H200 it took 46 ms instead
+        # of 3 to encode 32 sentences.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         return load(*where, torch_compile=vars(options).get("torch_compile", False))
     from vaswani.interop.engines import load_engine  # with libraries that are an extra
 

@@ -1,5 +1,7 @@
 import argparse
 
+import torch
+
 from vaswani.cli.shared import loading
 from vaswani.cli.shared.loading import load_model
 from vaswani.interop import engines
@@ -16,3 +18,11 @@ def test_every_flag_reaches_the_library_that_computes(monkeypatch):
     assert compiled == ("torch", *FLAGS.values(), True)
     assert load_model(argparse.Namespace(engine="x", **FLAGS, workers=3)) == ("x", *FLAGS.values(), 3)
     assert load_model(argparse.Namespace(engine="x", **FLAGS)) == ("x", *FLAGS.values(), None)
+
+
+def test_cudnn_plans_no_attention(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", said.append)
+    monkeypatch.setattr(loading, "load", lambda *given, torch_compile: None)
+    load_model(argparse.Namespace(engine="torch", **FLAGS))
+    assert said == [False]
