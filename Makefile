@@ -16,7 +16,7 @@ help:
 	@echo "make test-oldest  run the tests that depend on transformers on the oldest release that we promise"
 	@echo "make test-matrix  run them on every promised release of transformers and torch that pip's index has, in an hour"
 	@echo "make hf-suite  fetch transformers' own model tests, which make test then runs too"
-	@echo "make gpu       on a machine with a GPU, with its own Python: all that only a GPU can show, in nine minutes"
+	@echo "make gpu       on a machine with a GPU, with its own Python: all that only a GPU can show, in ten minutes"
 	@echo "make check     lint, formatting and types"
 	@echo "make format    put the code into its format"
 

@@ -133,7 +133,7 @@ def endlessly(loader: DataLoader) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def train_with_the_trainer(turn: Turn) -> float:
-    """Train with transformers' Seq2SeqTrainer: random order, fixed batch size, its own optimizer, bfloat16."""
+    """Train with transformers' Seq2SeqTrainer: fixed batch size, neighbors of similar length, its own optimizer."""
 
     class MeteredTrainer(Seq2SeqTrainer):
         def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
@@ -144,12 +144,15 @@ def train_with_the_trainer(turn: Turn) -> float:
 
     meter, model = Meter(turn), marian(turn)
     rows, collator = rows_and_collator(turn, model)
+    rows = rows.add_column("length", list(map(len, rows["input_ids"])))
     arguments = Seq2SeqTrainingArguments(
         output_dir=turn.folder,
         per_device_train_batch_size=turn.sentences,
         max_steps=1_000_000,
         bf16=True,
+        use_cpu=turn.device == "cpu",
         dataloader_num_workers=2,
+        train_sampling_strategy="group_by_length",
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
@@ -200,7 +203,9 @@ def our_batches(turn: Turn) -> Iterator[Batch]:
     updates = plan_updates(lengths(rows), settings.optimization, rank, turn.processes)
     workers = 2 if turn.device == "cuda" else 0
     for update in load_updates(updates, rows, prepared.tokenizer.pad_token_id, workers):
-        yield from update.batches
+        for batch in update.batches:
+            assert isinstance(batch, Batch)
+            yield batch
 
 
 def rows_and_collator(turn: Turn, model: MarianMTModel) -> tuple[Any, DataCollatorForSeq2Seq]:
@@ -249,6 +254,7 @@ def main(turn: Turn) -> None:
     """Take a turn, and print what it measured."""
     if turn.device == "cpu":
         torch.set_num_threads(max(1, usable_cores() // turn.processes))
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as run.py does: MarianMT, too, is faster without it
     if turn.processes > 1:
         distributed.init_process_group("gloo")
     result = {"rate": CONTENDERS[turn.contender](turn)}

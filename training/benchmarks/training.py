@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from training.benchmarks.gpu import MEASURED_RUN
 from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import GIGA, Rates, TrainingRow, Turn, TurnResult, as_record
 from training.machine import usable_cores
@@ -31,11 +32,6 @@ from vaswani.cli.shared.flags import at_least_one
 
 RUN = ROOT / "training" / "run.py"
 CONTENDERS = "training.benchmarks.contenders"
-# Runs run.py as a user does, and prints at the end how much memory of the GPU it held.
-MEASURED_RUN = (
-    "import runpy, sys, torch; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
-    "print(torch.cuda.max_memory_allocated())"
-)
 SMALL = {"model_type": "vaswani", "vocab_size": 8000, "d_model": 256} | {
     f"{stack}_{part}": value
     for stack in ("encoder", "decoder")
@@ -72,8 +68,9 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload.of(options, Path(folder))
-        peaks: dict[str, list[float]] = {"fp32": [], "bf16": []}
         contenders = workload.contenders()
+        precisions = sorted({contender.precision for contender in contenders if contender.precision}, reverse=True)
+        peaks: dict[str, list[float]] = {precision: [] for precision in precisions}
         turns: dict[str, list[TurnResult]] = {contender.name: [] for contender in contenders}
         for number in range(1, options.rounds + 1):
             for precision in peaks:
@@ -207,7 +204,9 @@ class Workload:
         loader = Contender("our loader alone", "", lambda: self.measure("loader", ""))
         if self.device == "cuda":
             trainer = Contender("MarianMT with Seq2SeqTrainer", "bf16", lambda: self.measure("trainer", "bf16"))
-            return [ours, trainer, batched, loader]
+            as_written = partial(replace(self, torch_compile="false").measure_ours, "bf16")
+            plain = [Contender(f"{OURS}, not compiled", "bf16", as_written)] if self.torch_compile == "true" else []
+            return [ours, *plain, trainer, batched, loader]
         # Not MarianMT's default attention, but faster on a CPU, so ours uses it too.
         eager = [Contender("MarianMT, eager", "bf16", lambda: self.measure("batched", "bf16", "eager"))]
         entered = [ours, Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32"))]

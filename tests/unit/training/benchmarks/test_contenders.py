@@ -129,12 +129,25 @@ def test_a_restricted_model_has_no_marian(tiny_config, tmp_path):
         marian(replace(TURN, flags=[*FLAGS[:-1], f"--config_name={tmp_path}"]))
 
 
+def test_the_trainer_gets_neighbors_of_similar_length(monkeypatch, tmp_path):
+    given = {}
+    arguments = contenders.Seq2SeqTrainingArguments
+    monkeypatch.setattr(
+        contenders, "Seq2SeqTrainingArguments", lambda **named: given.update(named) or arguments(**named)
+    )
+    assert contenders.train_with_the_trainer(replace(TURN, folder=str(tmp_path))) > 0
+    assert (given["train_sampling_strategy"], given["per_device_train_batch_size"]) == ("group_by_length", 2)
+
+
 @pytest.mark.parametrize("contender", sorted(contenders.CONTENDERS))
 def test_a_turn_is_taken_by_the_contender_that_it_names_and_told_as_json(contender, monkeypatch, capsys):
     monkeypatch.setitem(contenders.CONTENDERS, contender, lambda turn: float(turn.tokens))
     monkeypatch.setattr(contenders.torch, "set_num_threads", lambda count: None)
+    cudnn = []
+    monkeypatch.setattr(contenders.torch.backends.cuda, "enable_cudnn_sdp", cudnn.append)
     main(replace(TURN, contender=contender))
     assert json.loads(capsys.readouterr().out) == {"rate": 30.0}
+    assert cudnn == [False]
 
 
 def test_every_contender_is_under_its_own_name():

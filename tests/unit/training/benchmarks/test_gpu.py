@@ -12,38 +12,51 @@ from training.settings import ROOT
 def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
     parts = gpu.commands(tmp_path, Path("data"))
     assert list(parts) == list(gpu.PARTS)
-    assert sum(gpu.PARTS.values()) < 9 * 60
-    for name in ("base", "big"):
-        options = benchmark.parse(parts[name][2:])
-        assert options.json == str(tmp_path / f"{name}.json")
-        assert options.config_name == f"{name}-en-de"
-    assert benchmark.parse(parts["generate"][2:]).json == str(tmp_path / "generate.json")
-    settings = parse_settings(parts["multi30k"][2:])
-    assert settings.run.torch_compile
-    assert settings.model.config_name == "multi30k-en-de"
+    assert sum(gpu.PARTS.values()) < 10 * 60
+    for name in ("base", "generate"):
+        assert benchmark.parse(parts[name][2:]).json == str(tmp_path / f"{name}.json")
+    for name, config in (("wmt14", "base-en-de"), ("big", "big-en-de")):
+        assert parts[name][1:4] == ["-c", gpu.MEASURED_RUN, "training/run.py"]
+        settings = parse_settings(parts[name][4:])
+        assert settings.model.config_name == config
+        assert settings.run.output_dir == str(tmp_path / name)
 
 
-def test_the_gpus_parts_run_on_the_gpu_and_compile(tmp_path):
+def test_the_gpus_parts_run_on_the_gpu_compile_and_take_the_papers_batch(tmp_path):
     parts = gpu.commands(tmp_path, Path("data"))
-    for name in ("base", "big"):
-        options = benchmark.parse(parts[name][2:])
-        assert (options.benchmark, options.device, options.torch_compile, options.rounds) == (
-            "train",
-            "cuda",
-            "true",
-            1,
-        )
+    options = benchmark.parse(parts["base"][2:])
+    assert (options.benchmark, options.device, options.torch_compile, options.rounds, options.config_name) == (
+        "train",
+        "cuda",
+        "true",
+        1,
+        "base-en-de",
+    )
+    assert (options.dataset_name, options.dataset_config_name, options.sentences) == ("data", "de-en", None)
     options = benchmark.parse(parts["generate"][2:])
     assert (options.benchmark, options.device) == ("generate", "cuda")
-    settings = parse_settings(parts["multi30k"][2:])
-    assert (settings.data.dataset_name, settings.run.output_dir) == ("data", str(tmp_path / "multi30k"))
-    assert (
-        settings.run.attn_implementation,
-        settings.optimization.max_tokens_per_batch,
-        settings.optimization.max_steps,
-    ) == ("sdpa", 8000, 2000)
-    assert settings.run.overwrite_output_dir
-    assert all((ROOT / command[1]).exists() for name, command in parts.items() if name != "tests")
+    for name in ("wmt14", "big"):
+        settings = parse_settings(parts[name][4:])
+        assert (settings.data.dataset_name, settings.data.dataset_config_name) == ("data", "de-en")
+        assert settings.run.torch_compile
+        assert settings.run.overwrite_output_dir
+        optimization = settings.optimization
+        assert (optimization.max_tokens_per_batch, optimization.max_tokens_per_device) == (25_000, 32_768)
+    assert all((ROOT / path).exists() for path in ("training/benchmark.py", "training/run.py"))
+
+
+def test_all_files_with_tests_for_a_gpu_are_run_there(tmp_path):
+    marked = {path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu\n" in path.read_text(encoding="utf-8")}
+    assert {ROOT / path for path in gpu.TESTS} == marked
+    assert gpu.commands(tmp_path, Path("data"))["tests"][-len(gpu.TESTS) :] == gpu.TESTS
+
+
+def test_only_the_parts_that_are_named_are_run(tmp_path, monkeypatch):
+    parts = {name: [sys.executable, "-c", "print('fine')"] for name in gpu.PARTS}
+    monkeypatch.setattr(gpu, "commands", lambda folder, data: parts)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", f"--output_dir={tmp_path}", "--parts", "big", "tests"])
+    assert gpu.main() == 0
+    assert list(json.loads((tmp_path / "gpu.json").read_text())["parts"]) == ["tests", "big"]
 
 
 def test_it_starts_with_the_standard_library_alone():
@@ -65,9 +78,9 @@ def test_a_part_that_takes_too_long_is_ended_and_what_it_said_is_kept(tmp_path):
 
 
 def test_a_run_is_reported_by_its_metrics(tmp_path):
-    (tmp_path / "multi30k").mkdir()
-    (tmp_path / "multi30k" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
-    assert gpu.results(tmp_path, "multi30k") == [{"step": 1}, {"step": 2}]
+    (tmp_path / "wmt14").mkdir()
+    (tmp_path / "wmt14" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    assert gpu.results(tmp_path, "wmt14") == [{"step": 1}, {"step": 2}]
 
 
 def test_the_report_says_which_part_failed(tmp_path, monkeypatch):
@@ -79,4 +92,4 @@ def test_the_report_says_which_part_failed(tmp_path, monkeypatch):
     assert {name: part["status"] for name, part in report["parts"].items()} == {"tests": 0, "base": 3}
     log = (tmp_path / "gpu.log").read_text()
     assert log.startswith("==== training/benchmarks/gpu.py\n")
-    assert "==== training/recipes/multi30k-en-de.toml" in log
+    assert "==== training/recipes/base-en-de.toml" in log

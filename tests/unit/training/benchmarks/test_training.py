@@ -144,6 +144,14 @@ def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):
         "MarianMT",
         "our loader alone",
     ]
+    compiled = workload(tmp_path, "--device=cuda", "--torch_compile=true")
+    assert [contender.name for contender in compiled.contenders()][:2] == ["ours", "ours, not compiled"]
+    taken = []
+    monkeypatch.setattr(training.Workload, "measure_ours", lambda self, precision: taken.append(self.torch_compile))
+    for contender in compiled.contenders()[:2]:
+        contender.take_turn()
+    assert taken == ["true", "false"]
+    monkeypatch.undo()
     monkeypatch.setattr(training, "run_and_watch", lambda command: ('{"rate": 3.5, "peak_bytes": 77}\n', 123))
     assert work.measure("trainer", "bf16") == TurnResult(3.5, 77)
     monkeypatch.setattr(training, "run_and_watch", lambda command: ("done\n88\n", 123))
