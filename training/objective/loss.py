@@ -192,14 +192,20 @@ def fused_label_smoothed_sums(
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
-    chunk_on_gpu = CHUNK_COMPILED_ON_GPU if compiled else CHUNK_ON_GPU
-    chunk = chunk or (CHUNK_ON_CPU if device == "cpu" else chunk_on_gpu)
+    chunk = chunk or positions_at_a_time(device, compiled)
     hidden_states, labels = hidden_states.reshape(-1, hidden_states.shape[-1]), labels.reshape(-1)
     with_gradient = torch.is_grad_enabled() and (hidden_states.requires_grad or weight.requires_grad)
     options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled, rdrop_alpha)
     with torch.autocast(device, enabled=False):  # the types are chosen here, not by it
         loss, nll_loss = LinearSmoothedCrossEntropy.apply(hidden_states, weight, labels, options)
     return LossSums(loss, nll_loss, (labels != -100).sum())
+
+
+def positions_at_a_time(device: str, compiled: bool) -> int:
+    """Return how many positions' logits exist at a time where nobody asks for another number."""
+    if device == "cpu":
+        return CHUNK_ON_CPU
+    return CHUNK_COMPILED_ON_GPU if compiled else CHUNK_ON_GPU
 
 
 class FusedLossOptions(NamedTuple):

@@ -107,8 +107,19 @@ def test_no_block_is_left_out_in_which_a_query_sees_a_key(is_causal):
         wanted = queries[:, None] == keys
         mask = block_mask(queries, keys, is_causal)
         assert mask_of(mask).equal(wanted.tril() if is_causal else wanted)
+        if is_causal:
+            assert not mask.to_dense().triu(1).any()
         if count == 300:  # and most others are
             assert mask.to_dense().float().mean() < 0.6
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_loss_is_compiled_where_the_model_is(random_model, sides, attention_on_a_cpu, monkeypatch, compiled):
+    given = {}
+    monkeypatch.setattr(objective_module, "fused_label_smoothed_sums", lambda *_, **named: given.update(named))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    PackedObjective(random_model(**WIDTHS), 0.2, compiled)(*pack(*sides, 22))
+    assert given["compiled"] is compiled
 
 
 @pytest.mark.smoke

@@ -11,6 +11,7 @@ from training.objective.loss import (
     LossSums,
     fused_label_smoothed_sums,
     label_smoothed_sums,
+    positions_at_a_time,
     softmax_and_logsumexp,
 )
 
@@ -273,6 +274,11 @@ def test_a_compiled_objective_compiles_the_model_and_the_softmax_and_returns_the
     for source_length, target_length in ((9, 8), (5, 4), (8, 11)):
         objective(**batch(model.config, source_length, target_length))
     assert len(graphs) <= graphs_of_first_shape + 1  # other lengths, and other numbers of chunks, need no new ones
+
+
+def test_a_gpu_computes_more_positions_at_a_time_most_where_compiled():
+    assert positions_at_a_time("cpu", False) == positions_at_a_time("cpu", True) == 384
+    assert (positions_at_a_time("cuda", False), positions_at_a_time("cuda", True)) == (2048, 8192)
 
 
 @pytest.mark.gpu

@@ -417,6 +417,15 @@ def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, mon
         assert one["target_tokens"] == other["target_tokens"]
 
 
+def test_a_padded_model_is_compiled_where_the_settings_say_so(make_loop, monkeypatch):
+    asked = []
+    monkeypatch.setattr(LabelSmoothedObjective, "compile", lambda self, **options: asked.append(options))
+    make_loop()
+    assert asked == []
+    make_loop(torch_compile=True, overwrite_output_dir=True)
+    assert asked == [{"dynamic": True}]
+
+
 def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):
     def weights(**given) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)
