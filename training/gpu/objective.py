@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from training.data.packing import BLOCK
 from training.objective.loss import LossSums, as_one_product, fused_label_smoothed_sums
 from vaswani import VaswaniConfig
+from vaswani.errors import first_line
 from vaswani.models.cpu_vaswani import dropout
 from vaswani.models.modeling_vaswani import (
     VaswaniAttention,
@@ -34,8 +35,8 @@ compiled_attention = torch.compile(flex_attention, dynamic=True)
 ANY_SIZE: dict[str, Any] = {"triton.mix_order_reduction_non_strict_mode": True}
 
 
-def why_not(model: PreTrainedModel) -> str | None:
-    """Return why a model cannot be trained so, or None if it can."""
+def why_not(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Return why a model cannot be trained so, with products of a type on a device, or None if it can."""
     if type(model) is not VaswaniForConditionalGeneration:
         return f"only the Transformer's need not be, and this is {type(model).__name__}"
     config = model.config
@@ -50,7 +51,24 @@ def why_not(model: PreTrainedModel) -> str | None:
             for width in (module.head_dim, module.v_head_dim):
                 if width < 16 or width & (width - 1):
                     return f"FlexAttention wants heads of 16, 32, 64, ... columns, and one has {width}"
+    try:
+        try_attention(model.model.encoder.layers[0].self_attn, device, dtype)
+    except Exception as error:  # the compiler and the libraries that it calls raise many kinds
+        return f"FlexAttention does not work here ({first_line(error)})"
     return None
+
+
+def try_attention(attention: VaswaniAttention, device: torch.device, dtype: torch.dtype) -> None:
+    """Attend as a layer does, with gradients, which needs a compiler and a GPU that is not too old."""
+    widths = attention.head_dim, attention.head_dim, attention.v_head_dim
+    shape = 1, attention.q_proj.out_features // attention.head_dim, 2 * BLOCK
+    query, key, value = (
+        torch.zeros(*shape, width, device=device, dtype=dtype, requires_grad=True) for width in widths
+    )
+    sentences = torch.zeros(2 * BLOCK, device=device, dtype=torch.int32)
+    mask = block_mask(sentences, sentences)
+    output = compiled_attention(query, key, value, block_mask=mask, scale=attention.scaling)
+    output[0].sum().backward()
 
 
 class PackedObjective(nn.Module):

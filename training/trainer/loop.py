@@ -134,7 +134,9 @@ class TrainingLoop:
         elif self.accelerator.distributed_type == DistributedType.FSDP:
             reason = "FSDP wants whole layers"
         else:
-            reason = why_padded(self.checkpoints.trained)
+            types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+            dtype = types.get(self.accelerator.mixed_precision, torch.float32)
+            reason = why_padded(self.checkpoints.trained, self.accelerator.device, dtype)
         said = "stand one after another, without padding" if reason is None else f"are padded: {reason}"
         self.logbook.say(f"Sentences {said}")
         return reason is None

@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import flex_attention
 
 from training.data.batch_plan import Side, collate
-from training.data.packing import pack
+from training.data.packing import BLOCK, pack
 from training.gpu import objective as objective_module
 from training.gpu.objective import PackedObjective, block_mask, why_not
 from training.objective.loss import LabelSmoothedObjective
@@ -24,6 +24,8 @@ WIDTHS = {
     "d_model": 48, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "head_dim": 16, "v_head_dim": 32,
     "encoder_attention_heads": 3, "decoder_attention_heads": 2,
 }  # fmt: skip
+
+PLACE = torch.device("cpu"), torch.bfloat16
 
 
 @pytest.fixture
@@ -156,12 +158,34 @@ def test_one_graph_serves_batches_of_all_sizes(random_model, monkeypatch):
         ({"v_head_dim": 8}, "FlexAttention wants heads of 16, 32, 64, ... columns, and one has 8"),
     ],
 )
-def test_it_says_why_a_models_sentences_are_padded(random_model, settings, reason):
-    assert why_not(random_model(**(WIDTHS | settings))) == reason
+def test_it_says_why_a_models_sentences_are_padded(random_model, attention_on_a_cpu, settings, reason):
+    assert why_not(random_model(**(WIDTHS | settings)), *PLACE) == reason
 
 
 def test_a_model_of_another_kind_is_padded():
-    assert why_not(nn.Linear(1, 1)) == "only the Transformer's need not be, and this is Linear"
+    assert why_not(nn.Linear(1, 1), *PLACE) == "only the Transformer's need not be, and this is Linear"
+
+
+def test_attention_is_tried_as_a_layer_needs_it(random_model, monkeypatch):
+    tried = []
+
+    def attention(query, key, value, block_mask, scale):
+        tried.append((query.shape, key.shape, value.shape, query.dtype, block_mask.seq_lengths, scale))
+        value.register_hook(lambda gradient: tried.append("gradients"))
+        return attention_by_blocks(query, key, value, block_mask, scale)
+
+    monkeypatch.setattr(objective_module, "compiled_attention", attention)
+    assert why_not(random_model(**WIDTHS), *PLACE) is None
+    rows = 2 * BLOCK
+    shapes = (1, 3, rows, 16), (1, 3, rows, 16), (1, 3, rows, 32)
+    assert tried == [(*shapes, torch.bfloat16, (rows, rows), 0.25), "gradients"]
+
+
+def test_where_it_does_not_work_sentences_are_padded(random_model):
+    """On a CPU it has no gradients."""
+    reason = why_not(random_model(**WIDTHS), *PLACE)
+    assert reason.startswith("FlexAttention does not work here (")
+    assert "\n" not in reason
 
 
 @pytest.mark.gpu

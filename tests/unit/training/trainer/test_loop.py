@@ -385,11 +385,15 @@ def test_it_says_what_computes_between_products_and_that_does_it(
 def test_it_says_whether_sentences_are_padded(make_loop, monkeypatch, device, settings, sharded, reason, said):
     loop = make_loop(**settings)
     kind = DistributedType.FSDP if sharded else DistributedType.NO
-    loop.accelerator = SimpleNamespace(device=torch.device(device), distributed_type=kind)
-    lines = []
+    lines, asked = [], []
     loop.logbook = SimpleNamespace(say=lines.append)
-    monkeypatch.setattr(loop_module, "why_padded", lambda model: reason)
-    assert loop.packs() == (said is not None and "padded:" not in said)
+    monkeypatch.setattr(loop_module, "why_padded", lambda *given: asked.append(given) or reason)
+    place, model = torch.device(device), loop.checkpoints.trained
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("no", torch.float32)):
+        loop.accelerator = SimpleNamespace(device=place, distributed_type=kind, mixed_precision=precision)
+        lines.clear()
+        assert loop.packs() == (said is not None and "padded:" not in said)
+        assert not asked or asked.pop() == (model, place, dtype)
     assert lines == ([] if said is None else [f"Sentences {said}"])
 
 
