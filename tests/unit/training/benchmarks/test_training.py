@@ -78,6 +78,12 @@ def test_with_one_core_nothing_is_measured_in_two_processes(tmp_path, monkeypatc
     assert names[0] == "ours"
 
 
+def test_text_of_wmt_like_lengths_keeps_its_long_sentences(tmp_path):
+    for dataset, longest in (("grammar", 64), ("synthetic", 256)):
+        data = parse_settings(workload(tmp_path, "--device=cpu", f"--dataset_name={dataset}").flags).data
+        assert (data.max_source_length, data.max_target_length) == (longest, longest)
+
+
 def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tmp_path, monkeypatch):
     flags = ["--device=cpu", "--tokens=30000", "--max_tokens_per_batch=1000", "--max_tokens_per_device=4000"]
     flags += ["--seconds=7", "--sentences=5", "--torch_compile=true"]
