@@ -337,7 +337,8 @@ class TrainingLoop:
         progress = self.progress
         if result.is_finite:
             progress.skipped_in_a_row = 0
-            tokens = update.target_tokens, update.real_tokens, update.padded_tokens
+            padded_tokens = update.real_tokens if self.packed_tokens else update.padded_tokens
+            tokens = update.target_tokens, update.real_tokens, padded_tokens
             progress.sums = progress.sums.plus(Sums(result.loss, result.nll, *tokens, result.gradient_norm, 1.0))
             return
         progress.skipped_updates += 1

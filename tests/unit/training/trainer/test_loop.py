@@ -419,6 +419,7 @@ def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, mon
     for one, other in zip(rows(packed)[-6:], wanted, strict=True):
         assert one["nll"] == pytest.approx(other["nll"], rel=1e-4)
         assert one["target_tokens"] == other["target_tokens"]
+        assert (one["density"], other["density"] < 1) == (1, True)
 
 
 def test_a_padded_model_is_compiled_where_the_settings_say_so(make_loop, monkeypatch):
