@@ -43,7 +43,7 @@ def commands(folder: Path, data: Path) -> dict[str, list[str]]:
     common += ["--overwrite_output_dir", "--eval_steps", "0"]
     # So short a run reaches about the paper's highest learning rate after 800 updates instead of 4,000.
     base = [*training, str(RECIPE), *common, "--max_steps", "800", "--warmup_steps", "800"]
-    base += ["--learning_rate_factor", "0.5", "--save_steps", "80", "--logging_steps", "40"]
+    base += ["--learning_rate_factor=0.5", "--save_steps", "80", "--logging_steps", "40"]
     big = [*training, str(RECIPE.with_name("big-en-de.toml")), *common, "--max_steps", "80", "--save_steps", "0"]
     big += ["--average_checkpoints", "1", "--logging_steps", "20", "--max_eval_samples", "2"]
     return {

@@ -90,9 +90,9 @@ class PackedObjective(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
         self.compiled = compiled
-        options = {name: value for name, value in ANY_SIZE.items() if name in torch._inductor.list_options()}
         self.decoder_states = decoder_states
         if compiled:
+            options = {name: value for name, value in ANY_SIZE.items() if name in torch._inductor.list_options()}
             self.decoder_states = torch.compile(decoder_states, dynamic=True, options=options)
 
     def forward(

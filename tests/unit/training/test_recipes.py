@@ -50,8 +50,8 @@ def test_the_recipes_have_the_papers_values(name):
     assert {key: settings[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("name", ["base-en-de", "base-en-fr", "A-h1"])
-def test_a_gpu_computes_an_update_of_the_base_model_at_once(name):
+@pytest.mark.parametrize("name", [*DROPOUTS, "A-h1"])
+def test_a_gpu_computes_an_update_of_the_papers_models_at_once(name):
     optimization = parse_settings([str(ROOT / "training" / "recipes" / f"{name}.toml")]).optimization
     assert optimization.max_tokens_per_device == optimization.max_tokens_per_batch
 
