@@ -3,6 +3,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
 from training.benchmarks import contenders
 from training.benchmarks.contenders import Meter, main, marian, rate_of
@@ -129,7 +130,15 @@ def test_a_restricted_model_has_no_marian(tiny_config, tmp_path):
         marian(replace(TURN, flags=[*FLAGS[:-1], f"--config_name={tmp_path}"]))
 
 
-def test_the_trainer_gets_neighbors_of_similar_length(monkeypatch, tmp_path):
+@pytest.fixture
+def accelerate_as_it_was(monkeypatch):
+    """Undo what transformers' Trainer leaves behind in this process: its precision."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_the_trainer_gets_neighbors_of_similar_length(accelerate_as_it_was, monkeypatch, tmp_path):
     given = {}
     arguments = contenders.Seq2SeqTrainingArguments
     monkeypatch.setattr(
