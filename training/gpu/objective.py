@@ -186,8 +186,8 @@ def embed(stack: VaswaniStack, ids: torch.Tensor, places: torch.Tensor) -> torch
 
 def encoder_layer(layer: VaswaniLayer, states: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     """Return the (N, D) states behind a layer of the encoder: section 3.1, Figure 1 left."""
-    states = add_and_norm(layer, layer.self_attn_layer_norm, states, attend(layer.self_attn, states, mask))
-    return add_and_norm(layer, layer.final_layer_norm, states, feed_forward(layer, states))
+    states = layer._add_and_norm(layer.self_attn_layer_norm, states, attend(layer.self_attn, states, mask))
+    return layer._add_and_norm(layer.final_layer_norm, states, layer._feed_forward(states))
 
 
 def decoder_layer(
@@ -198,10 +198,10 @@ def decoder_layer(
     source_mask: BlockMask,
 ) -> torch.Tensor:
     """Return the (M, D) states behind a layer of the decoder: section 3.1, Figure 1 right."""
-    states = add_and_norm(layer, layer.self_attn_layer_norm, states, attend(layer.self_attn, states, mask))
+    states = layer._add_and_norm(layer.self_attn_layer_norm, states, attend(layer.self_attn, states, mask))
     attended = attend(layer.encoder_attn, states, source_mask, source_states)
-    states = add_and_norm(layer, layer.encoder_attn_layer_norm, states, attended)
-    return add_and_norm(layer, layer.final_layer_norm, states, feed_forward(layer, states))
+    states = layer._add_and_norm(layer.encoder_attn_layer_norm, states, attended)
+    return layer._add_and_norm(layer.final_layer_norm, states, layer._feed_forward(states))
 
 
 def attend(
@@ -228,14 +228,3 @@ def project(projections: Sequence[nn.Linear], states: torch.Tensor) -> tuple[tor
     biases = [projection.bias for projection in projections]
     bias = None if biases[0] is None else torch.cat(biases)
     return nn.functional.linear(states, weight, bias).split([each.out_features for each in projections], dim=-1)
-
-
-def add_and_norm(layer: VaswaniLayer, norm: nn.LayerNorm, states: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4."""
-    return norm(states + dropout(output, layer.dropout, layer.training))
-
-
-def feed_forward(layer: VaswaniLayer, states: torch.Tensor) -> torch.Tensor:
-    """FFN(x) = max(0, x W1 + b1) W2 + b2, Eq. 2 of section 3.3."""
-    hidden = dropout(layer.activation(layer.fc1(states)), layer.activation_dropout, layer.training)
-    return layer.fc2(hidden)

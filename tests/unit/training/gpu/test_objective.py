@@ -18,6 +18,7 @@ from training.data.packing import BLOCK, pack
 from training.gpu import objective as objective_module
 from training.gpu.objective import PackedObjective, block_mask, why_not
 from training.objective.loss import LabelSmoothedObjective
+from vaswani.models import modeling_vaswani
 
 
 WIDTHS = {
@@ -91,7 +92,8 @@ def test_a_model_in_training_drops_and_one_in_evaluation_does_not(random_model, 
 
 def test_dropout_is_where_the_paper_has_it(random_model, sides, attention_on_a_cpu, monkeypatch):
     dropped = []
-    monkeypatch.setattr(objective_module, "dropout", lambda states, p, training: dropped.append(p) or states)
+    for module in (objective_module, modeling_vaswani):
+        monkeypatch.setattr(module, "dropout", lambda states, p, training: dropped.append(p) or states)
     model = random_model(**WIDTHS, dropout=0.3, activation_dropout=0.2).train()
     PackedObjective(model, 0.2, compiled=False)(*pack(*sides, model.config.pad_token_id))
     encoder, decoder = [0.3, 0.2, 0.3], [0.3, 0.3, 0.2, 0.3]  # sublayers, and within the feed-forward network
