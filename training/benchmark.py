@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from training.benchmarks import engines, generation, memory, planning, start, training
-from training.machine import PACKAGES, describe_hardware, installed_version
+from training.machine import PACKAGES, check_device, describe_hardware, installed_version
 from training.tables.layout import align
 from vaswani.errors import UserError
 
@@ -45,6 +45,7 @@ BENCHMARKS = {
 def main(arguments: list[str]) -> None:
     """Run one benchmark or all; print a table of each and write everything as JSON."""
     options = parse(arguments)
+    check_device(options.device)
     names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
     report: dict[str, Any] = {
         "command": " ".join(sys.argv),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from vaswani.errors import UserError
 from vaswani.workers import usable_cores
 
 
@@ -30,3 +31,15 @@ def describe_hardware(device: torch.device) -> str:
         names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")] or names
     cores = usable_cores()
     return f"{names[0]}, {cores} {'core' if cores == 1 else 'cores'}"
+
+
+def check_device(device: str) -> None:
+    """Refuse a GPU that is not there.
+
+    Raises
+    ------
+    UserError
+        If the device is "cuda", and torch finds none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device='cuda' needs a GPU, and torch finds none: leave it out")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from training.machine import describe_hardware, usable_cores
+from training.machine import check_device, describe_hardware, usable_cores
 from training.tables.complexity.measuring import Grid, measure_all
 from training.tables.complexity.report import write_report
 from training.tables.complexity.rows import ROWS, choose_rows
@@ -75,8 +75,7 @@ def make_grid(options: argparse.Namespace) -> Grid:
         if value < 1 or (most is not None and value > most):
             bound = "" if most is None else f" and at most {most}, the cores of this machine"
             raise UserError(f"{name}={value} must be at least 1{bound}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device='cuda' needs a GPU, and torch finds none: leave it out")
+    check_device(options.device)
     return Grid(rows, lengths, widths, kernels, restrictions, options.batch_size, torch.device(options.device))
 
 

@@ -1,8 +1,10 @@
 import json
 
 import pytest
+import torch
 
 from training import benchmark
+from vaswani.errors import UserError
 
 
 def test_a_table_is_aligned_and_leaves_out_what_a_row_lacks():
@@ -20,6 +22,12 @@ def test_without_a_name_the_flags_of_all_benchmarks_have_their_defaults():
         one = vars(benchmark.parse([name]))
         assert one.pop("benchmark") == name
         assert one.items() <= vars(everything).items()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match=r"^device='cuda' needs a GPU, and torch finds none: leave it out$"):
+        benchmark.main(["train", "--device", "cuda"])
 
 
 @pytest.mark.parametrize(
