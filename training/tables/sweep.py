@@ -168,6 +168,7 @@ def show_progress(progress: tqdm, runs: Sequence[Run]) -> None:
     running = [run for run in runs if run.process is not None and run.process.poll() is None]
     progress.set_postfix_str(", ".join(f"{run.name} {run.share_done():.0%}" for run in running), refresh=False)
     progress.n = sum(run.cost * run.share_done() for run in runs)
+    progress.initial = min(progress.initial, progress.n)  # a run that was killed repeats what it had not saved
     progress.refresh()
 
 

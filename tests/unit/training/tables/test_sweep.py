@@ -1,10 +1,12 @@
+import io
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tqdm import tqdm
 
 from training.tables import sweep
 from training.tables.rows import ROWS
-from training.tables.sweep import Run, run_all
+from training.tables.sweep import Run, run_all, show_progress
 from vaswani.errors import UserError
 
 
@@ -45,6 +47,16 @@ def test_progress_is_the_share_of_the_updates_that_are_logged(planned_run, finis
     (run.directory / "metrics.jsonl").write_text('{"step": 2}\n{"step": 4}\n{"step": 3}\n{"step": 9')
     assert run.share_done() == 0.4  # of 10; the last line is torn
     assert finished_row("base", 5.0, 20.0, 30.0).share_done() == 1.0
+
+
+def test_what_a_killed_run_repeats_does_not_count_as_a_negative_rate(planned_run):
+    run = planned_run("A-h1")
+    run.directory.mkdir()
+    with tqdm(total=1.0, initial=0.5, file=io.StringIO()) as progress:
+        for step, initial in ((4, 0.4), (7, 0.4)):
+            (run.directory / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
+            show_progress(progress, [run])
+            assert (progress.n, progress.initial) == (step / 10, initial)
 
 
 def test_the_costliest_runs_go_first_where_several_share_the_machine(planned_run, monkeypatch):
