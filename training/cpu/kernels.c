@@ -1,6 +1,6 @@
 /* What lies between the matrix products of a training update, each in one pass over memory: see kernels.py.
 
-   Matrices are row-major, and their widths multiples of 16. Rows beyond `rows`, up to `padded`, are set to zero where
+   Matrices are row-major, and their widths multiples of 16; those of heads need not be. Rows beyond `rows`, up to `padded`, are set to zero where
    a product will add up over rows. What is bfloat16 in memory is float in registers. */
 
 #include <math.h>
@@ -28,6 +28,12 @@ static inline void store(float *to, floats x) { *(floats *)to = x; }
 static inline void increase(float *sum, floats x) { store(sum, load(sum) + x); }
 static inline floats widen(const bf16 *from) {
     return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
+}
+static inline float widen_one(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 static inline void narrow(bf16 *to, floats x) { /* to the nearest, of two to the even one */
     words bits = (words)x;
@@ -341,23 +347,33 @@ INLINE void multiply(const float *a, size a_m, size a_k, const float *b, float *
     if (m < M) multiply_rows(HALF, a + m * a_m, a_m, a_k, b, c + m * N, N, K);
 }
 
-/* Copy a head's rows to floats, with their bias if there is one, and set those up to a multiple of BLOCK to zero. Ask
-   for the rows of the next head, too: they lie apart, so that the CPU does not foresee them. */
+/* Copy a head's rows to floats, with their bias if there is one, and set to zero those up to a multiple of BLOCK, and
+   columns up to one of LANES. Ask for the rows of the next head, too: they lie apart, so that the CPU does not foresee
+   them. */
 static void copy_in(const bf16 *from, size head, size next, size stride, const float *bias, size rows, size width,
                     float *to) {
+    size whole = width / LANES * LANES, columns = up(width, LANES);
     for (size row = 0; row < rows; row++) {
         const bf16 *now = from + head + row * stride, *then = from + next + row * stride;
-        for (size i = 0; i < width; i += LANES) {
+        for (size i = 0; i < whole; i += LANES) {
             floats value = widen(now + i);
-            store(to + row * width + i, bias ? value + load(bias + i) : value);
+            store(to + row * columns + i, bias ? value + load(bias + i) : value);
         }
+        for (size i = whole; i < width; i++) to[row * columns + i] = widen_one(now[i]) + (bias ? bias[i] : 0);
+        for (size i = width; i < columns; i++) to[row * columns + i] = 0;
         for (size i = 0; i < width; i += 32) __builtin_prefetch(then + i); /* 64 bytes */
     }
-    memset(to + rows * width, 0, (up(rows, BLOCK) - rows) * width * sizeof(float));
+    memset(to + rows * columns, 0, (up(rows, BLOCK) - rows) * columns * sizeof(float));
 }
 static void copy_out(const float *from, size rows, size width, bf16 *to, size stride) {
-    for (size row = 0; row < rows; row++)
-        for (size i = 0; i < width; i += LANES) narrow(to + row * stride + i, load(from + row * width + i));
+    size whole = width / LANES * LANES, columns = up(width, LANES);
+    for (size row = 0; row < rows; row++) {
+        for (size i = 0; i < whole; i += LANES) narrow(to + row * stride + i, load(from + row * columns + i));
+        if (whole == width) continue;
+        bf16 rest[LANES] ALIGNED;
+        narrow(rest, load(from + row * columns + whole));
+        memcpy(to + row * stride + whole, rest, (width - whole) * sizeof(bf16));
+    }
 }
 /* Columns beyond `rows` are set to zero. */
 static void transpose(const float *from, size rows, size width, float *to, size columns) {
@@ -415,7 +431,8 @@ static void copy_projected(const projected *from, const shape *s, place at, plac
    T up to a multiple of LANES, are those before their dropout. */
 void attention(const projected *from, int is_causal, float scaling, dropout d, bf16 *output, bf16 *weights,
                const shape *s, size padded) {
-    size d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads, out_stride = s->heads * d_v;
+    size d_k = up(s->key_width, LANES), d_v = up(s->value_width, LANES), heads = s->batch * s->heads;
+    size out_stride = s->heads * s->value_width;
 #pragma omp parallel
     {
         size most_columns = columns_of(s->longest_query), most_rows = up(s->longest_key, BLOCK);
@@ -453,7 +470,7 @@ void attention(const projected *from, int is_causal, float scaling, dropout d, b
                 }
             }
             multiply(P_T, 1, columns, V, O, T, d_v, S);
-            copy_out(O, T, d_v, output + at.output, out_stride);
+            copy_out(O, T, s->value_width, output + at.output, out_stride);
         }
         free(Q);
     }
@@ -463,7 +480,8 @@ void attention(const projected *from, int is_causal, float scaling, dropout d, b
 /* The gradients of `attention`, with the strides of what they are the gradients of. */
 void attention_backward(const projected *from, const bf16 *weights, const bf16 *doutput, float scaling, dropout d,
                         bf16 *dquery, bf16 *dkey, bf16 *dvalue, const shape *s) {
-    size d_k = s->key_width, d_v = s->value_width, heads = s->batch * s->heads, out_stride = s->heads * d_v;
+    size d_k = up(s->key_width, LANES), d_v = up(s->value_width, LANES), heads = s->batch * s->heads;
+    size out_stride = s->heads * s->value_width;
 #pragma omp parallel
     {
         size most_columns = columns_of(s->longest_query), most_rows = up(s->longest_key, BLOCK);
@@ -478,7 +496,7 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
             place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
             size T = at.T, S = at.S, columns = columns_of(T);
             copy_projected(from, s, at, next, Q, K, V);
-            copy_in(doutput, at.output, next.output, out_stride, NULL, T, d_v, dO);
+            copy_in(doutput, at.output, next.output, out_stride, NULL, T, s->value_width, dO);
             transpose(dO, T, d_v, dO_T, columns);
             multiply(V, d_v, 1, dO_T, dP_T, S, columns, d_v);
             for (size t = 0; t < columns; t += LANES) {
@@ -499,19 +517,12 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
             multiply(P_T, columns, 1, dO, dV, S, d_v, T);
             multiply(dP_T, columns, 1, Q, dK, S, d_k, T);
             multiply(dP_T, 1, columns, K, dQ, T, d_k, S);
-            copy_out(dQ, T, d_k, dquery + at.query, s->query_stride);
-            copy_out(dK, S, d_k, dkey + at.key, s->key_stride);
-            copy_out(dV, S, d_v, dvalue + at.value, s->key_stride);
+            copy_out(dQ, T, s->key_width, dquery + at.query, s->query_stride);
+            copy_out(dK, S, s->key_width, dkey + at.key, s->key_stride);
+            copy_out(dV, S, s->value_width, dvalue + at.value, s->key_stride);
         }
         free(Q);
     }
-}
-
-static inline float widen_one(bf16 x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 /* The logits of each row become their softmax, and at its label the softmax - `nll_weight`; without a label, which is

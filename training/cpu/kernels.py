@@ -26,7 +26,7 @@ from torch import nn
 SOURCE = Path(__file__).with_name("kernels.c")
 # Without traps and errno GCC vectorizes; sums stay in the order in which they are written, and NaN stays NaN.
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"]
-LANES = 16  # every width is a multiple of it
+LANES = 16  # every width is a multiple of it, but for those of single heads
 # Numbers of rows are rounded up to a multiple of it, with 1.3% more rows on Multi30k: oneDNN makes a kernel for each,
 # which takes as long as half a product, and so it finds it again.
 ROWS = 64

@@ -43,9 +43,9 @@ def why_not(model: PreTrainedModel) -> str | None:
     widths = {config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim}
     for module in model.modules():
         if isinstance(module, VaswaniAttention):
-            widths |= {module.head_dim, module.v_head_dim}
+            widths |= {module.q_proj.out_features, module.v_proj.out_features}
     if odd := [width for width in sorted(widths) if width % LANES]:
-        return f"they are for widths that are multiples of {LANES}, of heads as well, and one is {odd[0]}"
+        return f"they are for widths that are multiples of {LANES}, of all heads together as well, and one is {odd[0]}"
     try:
         kernels.library()
     except CannotCompile as error:

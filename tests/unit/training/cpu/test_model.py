@@ -58,6 +58,7 @@ def distance(found, wanted):
         {"lm_head_bias": True},
         {"layer_norm_eps": 0.5},
         {"encoder_layers": 1, "decoder_layers": 3},
+        {"encoder_attention_heads": 4, "head_dim": 8, "v_head_dim": 40},
     ],
     ids=str,
 )
@@ -195,7 +196,8 @@ def test_why_not_names_what_stands_in_the_way(problem, random_model, monkeypatch
     for settings, said in (
         ({"attention_restriction": 3}, "attention_restriction=3"),
         ({"activation_function": "swish"}, "'swish', only 'relu'"),
-        ({"head_dim": 8}, "multiples of 16, of heads as well, and one is 8"),
+        ({"head_dim": 8}, "multiples of 16, of all heads together as well, and one is 24"),
+        ({"v_head_dim": 8}, "one is 24"),
         ({"encoder_ffn_dim": 40}, "one is 40"),
     ):
         assert said in why_not(random_model(**(WIDTHS | settings))), settings
