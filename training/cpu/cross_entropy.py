@@ -5,10 +5,10 @@ from typing import Any
 import torch
 
 from training.cpu import kernels
+from training.cpu.kernels import ROWS
 
 
-CHUNK = 384  # positions, whose logits stay in the cache until they are gradients
-MAX_LOGITS = 2**24  # that are kept for the gradient of the projection: 32 MB
+MAX_LOGITS = 2**24  # computed at a time: 32 MB
 
 
 class SmoothedCrossEntropy(torch.autograd.Function):
@@ -35,14 +35,11 @@ class SmoothedCrossEntropy(torch.autograd.Function):
         projection_sum = projection.sum(0, dtype=torch.float32)
         logsumexps, target_logits = torch.empty(2, len(rounded), dtype=torch.float32)
         d_rounded, d_weight = torch.empty_like(rounded), None
-        for part in parts(slice(0, len(rounded)), max(CHUNK, MAX_LOGITS // len(weight) // CHUNK * CHUNK)):
-            d_logits = kernels.empty(part.stop - part.start, len(weight))
-            for rows in parts(part, CHUNK):
-                logits = d_logits[rows.start - part.start : rows.stop - part.start]
-                torch.mm(rounded[rows], projection.T, out=logits)
-                kernels.softmax_minus_target_(logits, labels[rows], nll_weight, logsumexps[rows], target_logits[rows])
-                torch.mm(logits, projection, out=d_rounded[rows])
-            d_part = d_logits.T @ rounded[part]
+        for rows in parts(len(rounded), max(1, MAX_LOGITS // len(weight) // ROWS) * ROWS):
+            d_logits = rounded[rows] @ projection.T
+            kernels.softmax_minus_target_(d_logits, labels[rows], nll_weight, logsumexps[rows], target_logits[rows])
+            torch.mm(d_logits, projection, out=d_rounded[rows])
+            d_part = d_logits.T @ rounded[rows]
             d_weight = d_part if d_weight is None else d_part.float().add_(d_weight)
         has_target = (labels != -100).float()
         d_states = (d_rounded - eps_i * projection_sum).mul_(has_target[:, None])
@@ -64,6 +61,6 @@ class SmoothedCrossEntropy(torch.autograd.Function):
         return d_states * d_loss, None, d_weight, None, None, None
 
 
-def parts(rows: slice, size: int) -> list[slice]:
-    """Cut rows into parts of at most `size`."""
-    return [slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+def parts(count: int, size: int) -> list[slice]:
+    """Cut `count` rows into parts of at most `size`."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

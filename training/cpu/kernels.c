@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #define LANES 16
 #define BLOCK 8 /* rows of a product that are computed together, or the last HALF of them */
@@ -29,6 +32,13 @@ static inline void increase(float *sum, floats x) { store(sum, load(sum) + x); }
 static inline floats widen(const bf16 *from) {
     return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
 }
+/* 16 elements, or the first `count` of them and zeros. */
+static inline halves some(const bf16 *from, size count) {
+    if (count >= LANES) return *(const halves *)from;
+    halves x = {0};
+    memcpy(&x, from, count * sizeof(bf16));
+    return x;
+}
 static inline float widen_one(bf16 x) {
     uint32_t bits = (uint32_t)x << 16;
     float value;
@@ -36,8 +46,12 @@ static inline float widen_one(bf16 x) {
     return value;
 }
 static inline void narrow(bf16 *to, floats x) { /* to the nearest, of two to the even one */
+#ifdef __AVX512BF16__
+    *(halves *)to = (halves)_mm512_cvtneps_pbh((__m512)x);
+#else
     words bits = (words)x;
     *(halves *)to = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, halves);
+#endif
 }
 static inline floats all(float x) { return x - (floats){0}; }
 static inline floats either(ints condition, floats x, floats y) {
@@ -375,12 +389,24 @@ static void copy_out(const float *from, size rows, size width, bf16 *to, size st
         memcpy(to + row * stride + whole, rest, (width - whole) * sizeof(bf16));
     }
 }
-/* Columns beyond `rows` are set to zero. */
-static void transpose(const float *from, size rows, size width, float *to, size columns) {
-    for (size i = 0; i < width; i++) {
-        for (size row = 0; row < rows; row++) to[i * columns + row] = from[row * width + i];
-        memset(to + i * columns + rows, 0, (columns - rows) * sizeof(float));
-    }
+/* The same, transposed, into a column for each row: `columns` of them, a multiple of LANES. Those beyond `rows` have no
+   meaning. */
+static void copy_across(const bf16 *from, size head, size next, size stride, const float *bias, size rows, size width,
+                        float *to, size columns) {
+    for (size i = 0; i < width; i += LANES)
+        for (size row = 0; row < columns; row += LANES) {
+            square values;
+            for (int n = 0; n < LANES; n++) {
+                size at = (row + n) * stride + i;
+                values[n] = row + n < rows ? some(from + head + at, width - i) : (halves){0};
+                if (row + n < rows) __builtin_prefetch(from + next + at);
+            }
+            transpose_square(values);
+            for (int n = 0; n < LANES; n++) {
+                floats value = widen((bf16 *)&values[n]);
+                store(to + (i + n) * columns + row, bias && i + n < width ? value + bias[i + n] : value);
+            }
+        }
 }
 
 /* B, H, d_k and d_v; how far apart the rows of queries, and of keys and values, lie; T and S of the longest sentences;
@@ -416,12 +442,9 @@ static inline place place_of(const shape *s, size head) {
         .value_bias = h * s->value_width,
     };
 }
-/* Copy queries, keys and values of a head. */
-static void copy_projected(const projected *from, const shape *s, place at, place next, float *Q, float *K, float *V) {
-    const float *query_bias = from->query_bias ? from->query_bias + at.bias : NULL;
-    const float *key_bias = from->key_bias ? from->key_bias + at.bias : NULL;
-    const float *value_bias = from->value_bias ? from->value_bias + at.value_bias : NULL;
-    copy_in(from->query, at.query, next.query, s->query_stride, query_bias, at.T, s->key_width, Q);
+static inline const float *behind(const float *bias, size first) { return bias ? bias + first : NULL; }
+static void copy_keys_and_values(const projected *from, const shape *s, place at, place next, float *K, float *V) {
+    const float *key_bias = behind(from->key_bias, at.bias), *value_bias = behind(from->value_bias, at.value_bias);
     copy_in(from->key, at.key, next.key, s->key_stride, key_bias, at.S, s->key_width, K);
     copy_in(from->value, at.value, next.value, s->key_stride, value_bias, at.S, s->value_width, V);
 }
@@ -436,16 +459,17 @@ void attention(const projected *from, int is_causal, float scaling, dropout d, b
 #pragma omp parallel
     {
         size most_columns = columns_of(s->longest_query), most_rows = up(s->longest_key, BLOCK);
-        size room = most_columns * (2 * d_k + d_v + most_rows) + most_rows * (d_k + d_v);
-        float *Q = aligned_alloc(64, up(room * sizeof(float), 64)), *Q_T = Q + most_columns * d_k;
+        size room = most_columns * (d_k + d_v + most_rows) + most_rows * (d_k + d_v);
+        float *Q_T = aligned_alloc(64, up(room * sizeof(float), 64));
         float *O = Q_T + most_columns * d_k, *P_T = O + most_columns * d_v;
         float *K = P_T + most_columns * most_rows, *V = K + most_rows * d_k;
 #pragma omp for
         for (size head = 0; head < heads; head++) {
             place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
             size T = at.T, S = at.S, columns = columns_of(T);
-            copy_projected(from, s, at, next, Q, K, V);
-            transpose(Q, T, d_k, Q_T, columns);
+            const float *query_bias = behind(from->query_bias, at.bias);
+            copy_across(from->query, at.query, next.query, s->query_stride, query_bias, T, s->key_width, Q_T, columns);
+            copy_keys_and_values(from, s, at, next, K, V);
             multiply(K, d_k, 1, Q_T, P_T, S, columns, d_k);
             for (size t = 0; t < columns; t += LANES) {
                 floats highest = all(HIDDEN), sum = {0};
@@ -472,7 +496,7 @@ void attention(const projected *from, int is_causal, float scaling, dropout d, b
             multiply(P_T, 1, columns, V, O, T, d_v, S);
             copy_out(O, T, s->value_width, output + at.output, out_stride);
         }
-        free(Q);
+        free(Q_T);
     }
     clear(output, s->query_starts[s->batch], padded, out_stride);
 }
@@ -495,9 +519,11 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
         for (size head = 0; head < heads; head++) {
             place at = place_of(s, head), next = place_of(s, head + 1 < heads ? head + 1 : head);
             size T = at.T, S = at.S, columns = columns_of(T);
-            copy_projected(from, s, at, next, Q, K, V);
+            const float *query_bias = behind(from->query_bias, at.bias);
+            copy_in(from->query, at.query, next.query, s->query_stride, query_bias, T, s->key_width, Q);
+            copy_keys_and_values(from, s, at, next, K, V);
             copy_in(doutput, at.output, next.output, out_stride, NULL, T, s->value_width, dO);
-            transpose(dO, T, d_v, dO_T, columns);
+            copy_across(doutput, at.output, next.output, out_stride, NULL, T, s->value_width, dO_T, columns);
             multiply(V, d_v, 1, dO_T, dP_T, S, columns, d_v);
             for (size t = 0; t < columns; t += LANES) {
                 floats sum = {0};
@@ -529,26 +555,36 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
    negative then, zero, as its sums do. */
 void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float *logsumexps,
                           float *target_logits, size rows, size types) {
-#pragma omp parallel for
-    for (size n = 0; n < rows; n++) {
-        bf16 *row = logits + n * types, rest[LANES] ALIGNED;
-        if (labels[n] < 0) {
-            memset(row, 0, types * sizeof(bf16));
-            logsumexps[n] = target_logits[n] = 0;
-            continue;
+    size whole = types / LANES * LANES; /* the others are in `rest`, with -inf behind them */
+#pragma omp parallel
+    {
+        float *powers = aligned_alloc(64, up((whole + LANES) * sizeof(float), 64));
+#pragma omp for
+        for (size n = 0; n < rows; n++) {
+            bf16 *row = logits + n * types, rest[LANES] ALIGNED;
+            if (labels[n] < 0) {
+                memset(row, 0, types * sizeof(bf16));
+                logsumexps[n] = target_logits[n] = 0;
+                continue;
+            }
+            for (int i = 0; i < LANES; i++) rest[i] = whole + i < types ? row[whole + i] : 0xff80;
+            floats highest = widen(rest), sum = {0};
+            for (size i = 0; i < whole; i += LANES) highest = larger(highest, widen(row + i));
+            float max = max_of(highest), target = target_logits[n] = widen_one(row[labels[n]]);
+            for (size i = 0; i < types; i += LANES) {
+                floats power = exponential(widen(i < whole ? row + i : rest) - max);
+                if (i == whole) power = either(LANE < (int)(types - whole), power, (floats){0});
+                store(powers + i, power);
+                sum += power;
+            }
+            float total = sum_of(sum), scale = 1 / total;
+            logsumexps[n] = max + logf(total);
+            for (size i = 0; i < whole; i += LANES) narrow(row + i, load(powers + i) * scale);
+            narrow(rest, load(powers + whole) * scale);
+            memcpy(row + whole, rest, (types - whole) * sizeof(bf16));
+            narrow(rest, all(expf(target - logsumexps[n]) - nll_weight));
+            row[labels[n]] = rest[0];
         }
-        size whole = types / LANES * LANES; /* the others are in `rest`, with -inf behind them */
-        for (int i = 0; i < LANES; i++) rest[i] = whole + i < types ? row[whole + i] : 0xff80;
-        floats highest = widen(rest), sum;
-        for (size i = 0; i < whole; i += LANES) highest = larger(highest, widen(row + i));
-        float max = max_of(highest), target = target_logits[n] = widen_one(row[labels[n]]);
-        sum = either(LANE < (int)(types - whole), exponential(widen(rest) - max), (floats){0});
-        for (size i = 0; i < whole; i += LANES) sum += exponential(widen(row + i) - max);
-        float logsumexp = logsumexps[n] = max + logf(sum_of(sum));
-        for (size i = 0; i < whole; i += LANES) narrow(row + i, exponential(widen(row + i) - logsumexp));
-        narrow(rest, exponential(widen(rest) - logsumexp));
-        memcpy(row + whole, rest, (types - whole) * sizeof(bf16));
-        narrow(rest, all(expf(target - logsumexp) - nll_weight));
-        row[labels[n]] = rest[0];
+        free(powers);
     }
 }

@@ -299,6 +299,18 @@ def test_it_is_the_same_with_any_number_of_threads():
         kernels.library().omp_set_num_threads(before)
 
 
+def test_a_cpu_without_instructions_for_bfloat16_rounds_alike(monkeypatch):
+    bits = torch.randint(0x00800000, 0x7F7F0000, (256, 16), dtype=torch.int32)  # any float but the smallest
+    bits[0] = 0x3F808000 + torch.arange(16) * 0x10000  # halfway between two
+    numbers = bits.view(torch.float32)
+    for compiler in ("cc", "cc -U__AVX512BF16__"):
+        monkeypatch.setenv("CC", compiler)
+        library = kernels.library.__wrapped__()
+        rounded, transposed = torch.empty(256, 16, dtype=torch.bfloat16), torch.empty(16, 256, dtype=torch.bfloat16)
+        library.round_both(*map(kernels.at, (numbers, rounded, transposed)), 256, 16, 256)
+        assert torch.equal(rounded, numbers.bfloat16()), compiler
+
+
 @pytest.mark.parametrize(
     ("compiler", "said"),
     [
