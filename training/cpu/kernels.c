@@ -555,7 +555,7 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
    negative then, zero, as its sums do. */
 void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float *logsumexps,
                           float *target_logits, size rows, size types) {
-    size whole = types / LANES * LANES; /* the others are in `rest`, with -inf behind them */
+    size whole = types / LANES * LANES; /* the others are in `rest`, with -inf behind them, whose power is nothing */
 #pragma omp parallel
     {
         float *powers = aligned_alloc(64, up((whole + LANES) * sizeof(float), 64));
@@ -573,7 +573,6 @@ void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight,
             float max = max_of(highest), target = target_logits[n] = widen_one(row[labels[n]]);
             for (size i = 0; i < types; i += LANES) {
                 floats power = exponential(widen(i < whole ? row + i : rest) - max);
-                if (i == whole) power = either(LANE < (int)(types - whole), power, (floats){0});
                 store(powers + i, power);
                 sum += power;
             }
