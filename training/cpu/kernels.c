@@ -1,7 +1,8 @@
 /* What lies between the matrix products of a training update, each in one pass over memory: see kernels.py.
 
-   Matrices are row-major, and their widths multiples of 16; those of heads need not be. Rows beyond `rows`, up to `padded`, are set to zero where
-   a product will add up over rows. What is bfloat16 in memory is float in registers. */
+   Matrices are row-major, and their widths multiples of 16; those of single heads need not be. Rows beyond `rows`, up
+   to `padded`, are set to zero where a product will add up over rows. What is bfloat16 in memory is float in
+   registers. */
 
 #include <math.h>
 #include <omp.h>
@@ -389,8 +390,8 @@ static void copy_out(const float *from, size rows, size width, bf16 *to, size st
         memcpy(to + row * stride + whole, rest, (width - whole) * sizeof(bf16));
     }
 }
-/* The same, transposed, into a column for each row: `columns` of them, a multiple of LANES. Those beyond `rows` have no
-   meaning. */
+/* The same, transposed, into a column for each row: `columns` of them, a multiple of LANES. Those beyond `rows` have
+   no meaning. */
 static void copy_across(const bf16 *from, size head, size next, size stride, const float *bias, size rows, size width,
                         float *to, size columns) {
     for (size i = 0; i < width; i += LANES)
