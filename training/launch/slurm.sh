@@ -24,7 +24,8 @@ srun bash -c 'exec torchrun \
     training/run.py "$@" --resume_from_checkpoint latest' run "$@"
 
 # A run that was only interrupted leaves no model yet.
-output_dir=$(python -c 'import sys; from training.settings import parse_settings; print(parse_settings(sys.argv[1:]).output_dir)' "$@")
+output_dir=$(python -c 'import sys; from training.recipe import parse_settings
+print(parse_settings(sys.argv[1:]).run.output_dir)' "$@") || exit
 if [ ! -e "$output_dir/model/README.md" ] && ls -d "$output_dir"/checkpoints/*-interrupted > /dev/null 2>&1; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
