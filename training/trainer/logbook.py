@@ -29,19 +29,25 @@ OUTPUTS = "outputs"  # the folder of what was translated, in a run's directory
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
     """Collect everything that a run depends on besides its settings: versions, hardware, code and date."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
     return {
         "command": " ".join(sys.argv),
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip(),
+        "commit": describe_commit(),
         "python": platform.python_version(),
         **{package: installed_version(package) for package in PACKAGES},
         "processes": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
         "hardware": describe_hardware(accelerator.device),
     }
+
+
+def describe_commit() -> str:
+    """Return the commit of this code; nothing where there is no git, or the code is in no repository."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 class Logbook:
@@ -68,6 +74,7 @@ class Logbook:
     ):
         self.path = directory / "metrics.jsonl"
         self.accelerator = accelerator
+        self.settings, self.origin = settings, origin or {}
         self.progress = tqdm(
             total=settings.optimization.max_steps,
             desc="Training",
@@ -79,11 +86,17 @@ class Logbook:
                 for name in ("checkpoints", "model", OUTPUTS):
                     shutil.rmtree(directory / name, ignore_errors=True)
                 self.path.write_text("", encoding="utf-8")
+                self.keep_recipe()
             (directory / "checkpoints").mkdir(exist_ok=True)
-            write_recipe(settings, describe_run(accelerator) | (origin or {}), directory / "recipe.toml")
+
+    def keep_recipe(self) -> None:
+        """Write the settings, and what else the run depends on, to `recipe.toml`."""
+        write_recipe(self.settings, describe_run(self.accelerator) | self.origin, self.path.with_name("recipe.toml"))
 
     def rewind(self, step: int, evaluated: Sequence[int]) -> None:
-        """Forget all that was logged after a checkpoint: it will be logged again.
+        """Forget all that was logged after a checkpoint, which is resumed: it will be logged again.
+
+        Only now do the settings take the place of those in `recipe.toml`: with others the run is refused.
 
         Parameters
         ----------
@@ -94,15 +107,21 @@ class Logbook:
         """
         if not self.accelerator.is_main_process:
             return
-        kept = []
+        kept, is_evaluated = [], step in evaluated
         for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:  # cut off when the process was killed
                 break
-            if row["step"] < step or (row["step"] == step and ("split" not in row or step in evaluated)):
+            if row["step"] == step and "split" in row:
+                # Known is at most the first one, on the way; what is published is evaluated behind it, and again.
+                if not is_evaluated:
+                    continue
+                is_evaluated = False
+            if row["step"] <= step:
                 kept.append(line + "\n")
         self.path.write_text("".join(kept), encoding="utf-8")
+        self.keep_recipe()
         self.progress.n = self.progress.last_print_n = self.progress.initial = step
         self.progress.refresh()
 
@@ -222,10 +241,13 @@ def describe_training(
 
 def describe_saving(run: RunSettings) -> str:
     """Say when a run saves checkpoints."""
+    best = "" if run.early_stopping_patience is None else ", and the best one so far"
     if run.save_minutes:
-        return f"a checkpoint every {run.save_minutes:g} minutes"
+        return f"a checkpoint every {run.save_minutes:g} minutes{best}"
     if run.save_steps:
-        return f"a checkpoint every {run.save_steps:,} updates"
+        return f"a checkpoint every {run.save_steps:,} updates{best}"
+    if best:
+        return "the best checkpoint so far"
     return "no checkpoints, unless it is interrupted"
 
 

@@ -17,6 +17,7 @@ from training.data.preparation import Prepared
 from training.trainer.logbook import (
     Logbook,
     as_time,
+    describe_commit,
     describe_evaluation,
     describe_training,
     final_evaluation,
@@ -60,6 +61,28 @@ def test_the_recipe_says_what_the_run_depends_on(make, tmp_path):
     recipe = tomllib.loads((tmp_path / "recipe.toml").read_text())
     assert (recipe["seed"], recipe["max_steps"], recipe["run"]["base_model"]) == (5, 9, "me/base")
     assert recipe["run"].keys() >= {"command", "date", "commit", "torch", "processes", "precision", "hardware"}
+
+
+def test_a_recipe_stays_as_it_is_until_a_checkpoint_is_resumed(make, tmp_path):
+    make(seed=5)
+    resumed = make(seed=6, resume_from_checkpoint="latest")
+    assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 5
+    resumed.rewind(0, [])
+    assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 6
+
+
+def test_a_machine_without_git_names_no_commit(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_commit() == ""
+
+
+def test_of_the_evaluations_at_a_checkpoint_only_the_one_on_the_way_is_known(make):
+    logbook = make()
+    logbook.log(ROW | {"step": 4})
+    for split, nll in (("validation", 1.0), ("validation", 2.0), ("test", 3.0)):
+        logbook.log({"step": 4, "split": split, "nll": nll})
+    logbook.rewind(4, [4])
+    assert [row["nll"] for row in rows(logbook)] == [2.25, 1.0]
 
 
 @pytest.mark.parametrize(("evaluated", "kept"), [([2, 4], [1, 2, 2, 3, 4, 4]), ([2], [1, 2, 2, 3, 4])])
@@ -162,6 +185,8 @@ def test_a_run_says_what_it_will_do(described):
         ({"eval_steps": 0}, "Evaluates on validation and test at the end; "),
         ({"save_minutes": 10.0}, "saves a checkpoint every 10 minutes"),
         ({"save_steps": 0}, "saves no checkpoints, unless it is interrupted"),
+        ({"save_steps": 0, "early_stopping_patience": 2}, "saves the best checkpoint so far"),
+        ({"early_stopping_patience": 2}, "saves a checkpoint every 1,500 updates, and the best one so far"),
         ({"output_dir": "runs/other"}, "; writes to runs/other"),
     ],
 )
