@@ -96,8 +96,8 @@ def train_and_publish(
         with loop.stop:
             loop.train()
             # Section 6.1: the last checkpoints are averaged, and evaluated on text by which nothing was chosen.
-            averaged = checkpoints.choose_weights()
-            results = [loop.evaluate(split, averaged) for split in prepared.text if split != "train"]
+            chosen = checkpoints.choose_weights()
+            results = [loop.evaluate(split, chosen) for split in prepared.text if split != "train"]
     except Interrupted as reason:
         logbook.say(f"Ended ({reason}) after step {loop.progress.step:,}. To resume:\n  {how_to_resume(directory)}")
         return

@@ -354,6 +354,11 @@ class TrainingSettings:
         if (self.optimization.curriculum_epochs is None) != (self.optimization.curriculum_length is None):
             raise UserError("curriculum_epochs and curriculum_length must be given together, or neither of them")
         steps, run = self.optimization.max_steps, self.run
+        if run.early_stopping_patience is not None and run.eval_steps > steps:
+            raise UserError(
+                f"early_stopping_patience={run.early_stopping_patience} needs an evaluation on the way: "
+                f"eval_steps={run.eval_steps} must be at most max_steps={steps}"
+            )
         metric, of_trees = run.metric_for_best_model, self.data.target_lang == TREES
         if self.data.tokenized and of_trees:
             raise UserError("tokenized=True is for translations, but target_lang='tree'")

@@ -20,6 +20,7 @@ from training.trainer.checkpoints import (
     read_state,
     save_checkpoint,
     set_aside,
+    step_of,
 )
 from training.trainer.fingerprint import differences
 from training.trainer.sharding import full_tensor, load_tensors, optimizer_tensors
@@ -51,7 +52,8 @@ class Progress:
     """How far a run is. With the weights and Adam's moments it is all that resuming needs: order and dropout follow.
 
     `position` is the number of updates of this epoch that are done, of `epoch_length`. `scores` are the evaluations on
-    validation: step and value of `metric_for_best_model`.
+    validation: step and value of `metric_for_best_model`. `best_by` is that measure where the best weights are kept, ""
+    where they are not, and None in checkpoints of versions that did not note it.
     """
 
     step: int = 0
@@ -62,11 +64,22 @@ class Progress:
     skipped_in_a_row: int = 0
     sums: Sums = field(default_factory=Sums)
     scores: list[list[float]] = field(default_factory=list)
+    best_by: str | None = None
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Progress":
         """Return what a checkpoint saved: the fields, in which JSON made a list of the sums."""
         return cls(**state | {"sums": Sums(*state["sums"])})
+
+
+class ChosenWeights(NamedTuple):
+    """The weights to publish: the average of how many checkpoints, and the step of the last of these.
+
+    The step is None for the weights of the last update, which need no checkpoint.
+    """
+
+    averaged: int
+    step: int | None
 
 
 class CheckpointManager:
@@ -171,8 +184,8 @@ class CheckpointManager:
             self.say("There is no checkpoint yet: the run begins at its beginning")
         return [folder, state]
 
-    def choose_weights(self) -> int:
-        """Load the weights to publish; return how many checkpoints they average.
+    def choose_weights(self) -> ChosenWeights:
+        """Load the weights to publish, and say which they are.
 
         "We used a single model obtained by averaging the last 5 checkpoints" (section 6.1), where the settings say
         so; else the best weights where they stop early, else the last ones.
@@ -184,12 +197,13 @@ class CheckpointManager:
         elif settings.early_stopping_patience is not None:
             folders = list_checkpoints(self.directory, "best")
         if not self.accelerator.is_main_process or not folders:
-            return 1
+            return ChosenWeights(1, None)
         problems = {folder: damage(folder) for folder in folders}
         for folder, problem in problems.items():
             if problem is not None:
                 self.say(f"{folder.name} is damaged ({problem}): it is left out")
         folders = [folder for folder in folders if problems[folder] is None]
-        if folders:
-            self.model.load_state_dict(average_checkpoints(folders), strict=False)  # a file holds shared weights once
-        return max(1, len(folders))
+        if not folders:
+            return ChosenWeights(1, None)
+        self.model.load_state_dict(average_checkpoints(folders), strict=False)  # a file holds shared weights once
+        return ChosenWeights(len(folders), step_of(folders[-1]))

@@ -105,6 +105,11 @@ def _note(folder: Path) -> str:
     return folder.name.removeprefix("step-").partition("-")[2]
 
 
+def step_of(folder: Path) -> int:
+    """Return the step of a checkpoint."""
+    return int(folder.name.split("-")[1])
+
+
 def prune(directory: Path, total_limit: int | None) -> None:
     """Remove superfluous checkpoints.
 

@@ -24,7 +24,7 @@ from training.gpu.objective import why_not as why_padded
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
-from training.trainer.checkpoint_manager import CheckpointManager, Progress, Sums
+from training.trainer.checkpoint_manager import CheckpointManager, ChosenWeights, Progress, Sums
 from training.trainer.logbook import Logbook, as_time
 from training.trainer.sharding import full_tensor
 from training.trainer.stopping import StopRequest, best_of, has_stalled
@@ -166,11 +166,31 @@ class TrainingLoop:
         Raises
         ------
         UserError
-            If a checkpoint is asked for that is not good, or is of another run.
+            If a checkpoint is asked for that is not good, or is of another run, or stops early by another measure.
         """
         self.progress = self.checkpoints.resume(self.optimizer)
+        self.keep_best_by(self.run.metric_for_best_model if self.run.early_stopping_patience is not None else "")
         if self.run.resume_from_checkpoint:
             self.logbook.rewind(self.progress.step, [step for step, _ in self.progress.scores])
+
+    def keep_best_by(self, measure: str) -> None:
+        """Go on from the scores that there are, if the best weights were kept by the same measure.
+
+        Raises
+        ------
+        UserError
+            If they were kept by another.
+        """
+        progress = self.progress
+        if progress.best_by and measure and progress.best_by != measure:
+            raise UserError(
+                f"metric_for_best_model={measure!r}: the best weights of this run so far were chosen by "
+                f"{progress.best_by!r}, which must stay"
+            )
+        if progress.best_by == "" and measure and progress.scores:
+            progress.scores.clear()
+            self.logbook.say("No best weights were kept until now: early stopping counts evaluations from here on")
+        progress.best_by = measure
 
     def close(self) -> None:
         """Let go of what is spread over processes, before these part.
@@ -397,10 +417,11 @@ class TrainingLoop:
         is_last = progress.step == self.optimization.max_steps and not stops_early
         if not run.eval_steps or progress.step == 0 or progress.step % run.eval_steps or is_last:
             return
-        if [step for step, _ in progress.scores][-1:] != [progress.step]:
-            self.checkpoints.collect()
-            evaluation = self.evaluate("validation")
-            progress.scores.append([progress.step, getattr(evaluation, run.metric_for_best_model)])
+        if [step for step, _ in progress.scores][-1:] == [progress.step]:
+            return  # the run was resumed from a checkpoint that knows it, and has saved the weights if they are the best
+        self.checkpoints.collect()
+        evaluation = self.evaluate("validation")
+        progress.scores.append([progress.step, getattr(evaluation, run.metric_for_best_model)])
         if stops_early and self.best_step() == progress.step:
             self.checkpoints.save(progress, self.optimizer, "best")
 
@@ -409,14 +430,13 @@ class TrainingLoop:
         scores = [score for _, score in self.progress.scores]
         return int(self.progress.scores[best_of(scores, self.run.metric_for_best_model)][0])
 
-    def evaluate(self, split: str, averaged: int | None = None) -> Evaluation:
+    def evaluate(self, split: str, chosen: ChosenWeights | None = None) -> Evaluation:
         """Evaluate on one split, log it and show a few translations; the main process does it, the others wait.
 
-        On the way the search is greedy; at the end, when it is known of how many checkpoints the weights are the
-        average, it is the one that the published model does by itself.
+        On the way the search is greedy; at the end, when the weights to publish are `chosen`, it is the one that the
+        published model does by itself.
         """
-        # Early stopping publishes the weights of its best evaluation.
-        is_best = averaged == 1 and self.run.early_stopping_patience is not None
+        averaged, step = chosen or ChosenWeights(1, None)
         text, encoded = self.prepared.text[split], self.prepared.encoded[split]
         pad_token_id = self.checkpoints.model.config.pad_token_id
         sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
@@ -429,18 +449,18 @@ class TrainingLoop:
                 target_lang=self.data.target_lang if self.data.target_lang in (*moses_languages(), TREES) else None,
                 tokenized=self.data.tokenized,
                 max_source_length=self.data.max_source_length,
-                **({"num_beams": 1, "do_sample": False} if averaged is None else {}),
+                **({"num_beams": 1, "do_sample": False} if chosen is None else {}),
             )
         )
         evaluation = replace(
             evaluation,
             step=self.progress.step,
-            averaged_checkpoints=averaged or 1,
-            checkpoint=f"step {self.best_step() if is_best else self.progress.step}",
+            averaged_checkpoints=averaged,
+            checkpoint=f"step {self.progress.step if step is None else step}",
         )
         self.logbook.log(evaluation.to_row())
         self.logbook.show(evaluation, sources, references, translations)
-        name = f"step-{self.progress.step:07}" if averaged is None else "final"
+        name = f"step-{self.progress.step:07}" if chosen is None else "final"
         self.logbook.keep(split, name, sources, references, translations)
         return evaluation
 

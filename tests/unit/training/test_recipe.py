@@ -178,6 +178,7 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         (["--max_time", "0"], "max_time=0.0 must be above 0 minutes"),
         (["--early_stopping_patience", "0"], "early_stopping_patience=0 must be at least 1"),
         (["--early_stopping_patience", "2", "--eval_steps", "0"], "early_stopping_patience=2 needs eval_steps"),
+        (["--early_stopping_patience", "2", "--max_steps", "99"], "eval_steps=5000 must be at most max_steps=99"),
         (["--metric_for_best_model", "bleu"], "metric_for_best_model.*'bleu'.*sacrebleu"),
         (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be above 0"),
         (["--treebank_made", "5"], "treebank_made=5 needs a treebank: dataset_name=treebank:DIR"),

@@ -24,7 +24,7 @@ from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.recipe import parse_settings
 from training.trainer import loop as loop_module
-from training.trainer.checkpoint_manager import CheckpointManager
+from training.trainer.checkpoint_manager import CheckpointManager, ChosenWeights
 from training.trainer.checkpoints import list_checkpoints
 from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook
@@ -257,7 +257,7 @@ def test_early_stopping_ends_the_run_and_publishes_the_best_weights(make_loop, m
     loop = make_loop(max_steps=50, eval_steps=2, early_stopping_patience=2, metric_for_best_model="nll")
     at = {}
 
-    def evaluate(split, averaged=1):
+    def evaluate(split):
         at[loop.progress.step] = snapshot(loop)
         return SimpleNamespace(nll=next(scores))
 
@@ -266,7 +266,7 @@ def test_early_stopping_ends_the_run_and_publishes_the_best_weights(make_loop, m
     assert loop.progress.step == 8
     assert sorted(path.name for path in loop.checkpoints.directory.iterdir()) == ["step-0000004-best", "step-0000008"]
     assert not torch.equal(snapshot(loop), at[4])
-    assert loop.checkpoints.choose_weights() == 1
+    assert loop.checkpoints.choose_weights() == (1, 4)
     assert torch.equal(snapshot(loop), at[4])
 
 
@@ -280,6 +280,42 @@ def test_a_run_that_has_stopped_early_stays_stopped_when_resumed(make_loop, monk
     assert again.progress == loop.progress
     again.train()
     assert again.progress.step == 4
+
+
+def test_a_run_that_is_resumed_from_its_best_weights_does_not_save_them_again(make_loop, monkeypatch):
+    stops = {"max_steps": 4, "eval_steps": 2, "early_stopping_patience": 2}
+    loop = make_loop(**stops)
+    scores = iter([4.0, 3.0])
+    monkeypatch.setattr(loop, "evaluate", lambda split: SimpleNamespace(nll=next(scores)))
+    loop.train()
+    again = make_loop(**stops, resume_from_checkpoint="latest")
+    again.train()
+    assert sorted(path.name for path in again.checkpoints.directory.iterdir()) == ["step-0000004-best"]
+
+
+def test_early_stopping_that_begins_late_counts_from_there(make_loop, monkeypatch):
+    loop = make_loop(max_steps=6, eval_steps=2, save_steps=6)
+    scores = iter([1.0, 3.0, 4.0, 3.5, 3.6])
+    evaluate = lambda split: SimpleNamespace(nll=next(scores))  # noqa: E731
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    loop.train()
+    given = {"max_steps": 50, "eval_steps": 2, "early_stopping_patience": 1, "resume_from_checkpoint": "latest"}
+    again = make_loop(**given)
+    monkeypatch.setattr(again, "evaluate", evaluate)
+    again.train()
+    assert again.progress.scores == [[6, 4.0], [8, 3.5], [10, 3.6]]
+    assert again.checkpoints.choose_weights() == (1, 8)
+
+
+def test_the_measure_of_early_stopping_must_stay(make_loop, monkeypatch):
+    stops = {"max_steps": 4, "eval_steps": 2, "early_stopping_patience": 2}
+    loop = make_loop(**stops)
+    monkeypatch.setattr(loop, "evaluate", lambda split: SimpleNamespace(nll=1.0))
+    loop.train()
+    resumed = stops | {"resume_from_checkpoint": "latest"}
+    with pytest.raises(UserError, match="metric_for_best_model='chrf': the best weights .* chosen by 'nll'"):
+        make_loop(**resumed, metric_for_best_model="chrf")
+    make_loop(**resumed | {"early_stopping_patience": 5})
 
 
 def test_checkpoints_by_minutes(make_loop, monkeypatch):
@@ -515,9 +551,10 @@ def test_evaluations_on_the_way_are_greedy_and_the_last_ones_search_as_the_model
     loop.train()
     on_the_way = [row for row in rows(loop) if "split" in row]
     assert [(row["step"], row["decoding"]) for row in on_the_way] == [(5, "greedy"), (10, "greedy")]
-    last = loop.evaluate("validation", averaged=3)
-    assert (last.decoding, last.averaged_checkpoints, last.checkpoint) == ("beam 4, alpha 0.6", 3, "step 12")
+    last = loop.evaluate("validation", ChosenWeights(3, 10))
+    assert (last.decoding, last.averaged_checkpoints, last.checkpoint) == ("beam 4, alpha 0.6", 3, "step 10")
     assert rows(loop)[-1] == last.to_row()
+    assert loop.evaluate("validation", ChosenWeights(1, None)).checkpoint == "step 12"
 
 
 def test_sums_are_those_of_all_updates_since_the_last_row(make_loop, tmp_path):
