@@ -12,6 +12,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -137,6 +138,8 @@ def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
             raise UserError(f"{path}: " + describe_unknown("key", name))
     if origin is None:
         return recipe
+    if not isinstance(origin, str):
+        raise UserError(f"{path}: extends={origin!r} must be the path of a recipe")
     return what_remains(load_recipe(path.parent / origin, path, *extended_by), recipe) | recipe
 
 
@@ -145,6 +148,7 @@ def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) ->
     lines = ["# The resolved recipe of this run: training/run.py can run it again.", ""]
     once = ("overwrite_output_dir", "resume_from_checkpoint")  # these concern one start of the run
     given = {name: value for name, value in settings.values().items() if value is not None and name not in once}
-    lines += [f"{name} = {json.dumps(value)}" for name, value in given.items()]
-    lines += ["", "[run]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in run.items()), ""]
+    as_toml = partial(json.dumps, ensure_ascii=False)  # JSON's escapes of rare characters are not TOML's
+    lines += [f"{name} = {as_toml(value)}" for name, value in given.items()]
+    lines += ["", "[run]", *(f"{name} = {as_toml(value)}" for name, value in run.items()), ""]
     path.write_text("\n".join(lines), encoding="utf-8")

@@ -32,7 +32,7 @@ from training.trainer.checkpoint_manager import CheckpointManager
 from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook, describe_training
 from training.trainer.loop import TrainingLoop
-from training.trainer.model import build_model, check_attention, load_config
+from training.trainer.model import build_model, check_attention, check_lengths, load_config
 from training.trainer.run_directory import claim_output_dir
 from vaswani.demo.space import write_space
 from vaswani.errors import UserError
@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> None:
     base_model, origin = (None, {}) if settings.model.model_name_or_path is None else load_base_model(settings)
     config = load_config(settings.model.config_name) if base_model is None else base_model.config
     check_attention(config, settings.run.attn_implementation)
+    check_lengths(config, settings.data)
     accelerator = start_accelerator(settings)
     repository = None
     if settings.reporting.push_to_hub and accelerator.is_main_process:

@@ -33,6 +33,7 @@ AT_LEAST_2 = Rule(lambda value: value >= 2, "at least 2: one and </s>")
 ABOVE_0 = Rule(lambda value: value > 0, "above 0")
 ABOVE_0_MINUTES = Rule(lambda value: value > 0, "above 0 minutes")
 ABOVE_1 = Rule(lambda value: value > 1, "above 1")
+SEED = Rule(lambda value: 0 <= value < 2**32, "at least 0 and below 2^32")
 ABOVE_0_BELOW_1 = Rule(lambda value: 0 < value < 1, "above 0 and below 1")
 FRACTION = Rule(lambda value: 0 <= value < 1, "in [0, 1)")
 
@@ -47,6 +48,8 @@ def check_rules(settings: Any) -> None:
     """
     for name, hint in get_type_hints(type(settings), include_extras=True).items():
         value = getattr(settings, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{name}={value} must be a finite number")
         for rule in getattr(hint, "__metadata__", ()):
             if value is not None and not rule.allows(value):
                 raise UserError(f"{name}={value} must be {rule.text}")
@@ -133,6 +136,12 @@ class DataSettings:
             raise UserError("exactly one of dataset_name and train_file must be given: where is the training text?")
         if self.train_file is not None and self.validation_file is None:
             raise UserError("validation_file is missing: train_file needs one beside it")
+        for name in ("validation_file", "test_file"):
+            if self.dataset_name is not None and getattr(self, name) is not None:
+                raise UserError(
+                    f"{name}={','.join(getattr(self, name))!r} needs train_file: dataset_name={self.dataset_name!r} "
+                    "has splits of its own"
+                )
         for name in ("treebank_parts", "treebank_made"):
             if getattr(self, name) and not str(self.dataset_name).startswith(PREFIX):
                 raise UserError(f"{name}={getattr(self, name)} needs a treebank: dataset_name={PREFIX}DIR")
@@ -221,7 +230,7 @@ class OptimizationSettings:
         "predictions are drawn together; none means once, as in the paper.",
         default=None,
     )
-    seed: int = _setting("Seed of initialization, order and dropout.", default=2017)
+    seed: Annotated[int, SEED] = _setting("Seed of initialization, order and dropout.", default=2017)
 
     @property
     def tokens_of_pairs_per_device(self) -> int:

@@ -12,7 +12,7 @@ from training.data.preparation import load_named_tokenizer
 from training.data.sentence_encoder import description
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
-from training.trainer.model import PAPERS_DECODING, check_is_ours, load_config
+from training.trainer.model import PAPERS_DECODING, check_attention, check_is_ours, load_config
 from vaswani.errors import UserError, first_line, not_found
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.pipeline_vaswani import tokenizer_problem
@@ -64,6 +64,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[TranslatorForConditiona
         "base_model_sha256": weights_checksum(model),
     }
     model.config.source_lang, model.config.target_lang = settings.data.source_lang, settings.data.target_lang
+    check_attention(config, settings.run.attn_implementation)
     model.set_attn_implementation(settings.run.attn_implementation)
     try:
         GenerationConfig.from_pretrained(name)

@@ -52,8 +52,8 @@ class Progress:
     """How far a run is. With the weights and Adam's moments it is all that resuming needs: order and dropout follow.
 
     `position` is the number of updates of this epoch that are done, of `epoch_length`. `scores` are the evaluations on
-    validation: step and value of `metric_for_best_model`. `best_by` is that measure where the best weights are kept, ""
-    where they are not, and None in checkpoints of versions that did not note it.
+    validation: step and value of `metric_for_best_model`. `best_by` is that measure where the best weights are kept,
+    "" where they are not, and None in checkpoints of versions that did not note it.
     """
 
     step: int = 0

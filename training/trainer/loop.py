@@ -418,7 +418,7 @@ class TrainingLoop:
         if not run.eval_steps or progress.step == 0 or progress.step % run.eval_steps or is_last:
             return
         if [step for step, _ in progress.scores][-1:] == [progress.step]:
-            return  # the run was resumed from a checkpoint that knows it, and has saved the weights if they are the best
+            return  # the checkpoint that was resumed knows it, and weights that are the best were saved
         self.checkpoints.collect()
         evaluation = self.evaluate("validation")
         progress.scores.append([progress.step, getattr(evaluation, run.metric_for_best_model)])

@@ -1,8 +1,10 @@
 """The model of a run: its config, and fresh weights that fit the tokenizer."""
 
+import copy
 import dataclasses
 from pathlib import Path
 
+import torch
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -12,11 +14,12 @@ from transformers import (
 )
 
 from training.recipe import nearest
-from training.settings import DEFAULT_CONFIG, ROOT
+from training.settings import DEFAULT_CONFIG, ROOT, DataSettings
 from vaswani import MODEL_TYPES
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
+from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
@@ -70,7 +73,7 @@ def check_fields(name: str, folder: Path, config: TranslatorConfig) -> None:
 
 
 def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
-    """Refuse a back end that cannot do a model's attention.
+    """Refuse a back end that cannot do a model's attention, or that transformers does not have here.
 
     Raises
     ------
@@ -85,6 +88,32 @@ def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
             f"attn_implementation={attn_implementation!r} does not go together with {what}: it must be 'sdpa' or "
             "'eager'"
         )
+    small = copy.deepcopy(config)
+    small.vocab_size = 1 + max(0, config.pad_token_id or 0, config.decoder_start_token_id or 0)
+    try:
+        with torch.device("meta"):
+            AutoModelForSeq2SeqLM.from_config(small).set_attn_implementation(attn_implementation)
+    except (ValueError, ImportError) as error:
+        raise UserError(
+            f"attn_implementation={attn_implementation!r} cannot be used here: {first_line(error)}"
+        ) from error
+
+
+def check_lengths(config: TranslatorConfig, data: DataSettings) -> None:
+    """Refuse sentences that would be longer than the model's table of positions, if it has one.
+
+    Raises
+    ------
+    UserError
+        Naming the setting and the rows of the table.
+    """
+    rows = max_positions(config)
+    for name in ("max_source_length", "max_target_length"):
+        if rows is not None and getattr(data, name) > rows:
+            raise UserError(
+                f"{name}={getattr(data, name)} must be at most the {rows} positions of the model's table "
+                "(max_position_embeddings)"
+            )
 
 
 def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:

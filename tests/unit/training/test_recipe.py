@@ -137,8 +137,14 @@ def test_a_recipe_that_extends_itself_is_refused(tmp_path):
         parse_settings([str(tmp_path / "a.toml")])
 
 
+def test_a_recipe_extends_a_path(tmp_path):
+    (tmp_path / "a.toml").write_text("extends = 3\n")
+    with pytest.raises(UserError, match=r"a\.toml: extends=3 must be the path of a recipe"):
+        parse_settings([str(tmp_path / "a.toml")])
+
+
 def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
-    flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5"]
+    flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5", "--output_dir", "runs/𠮷"]
     settings = parse_settings(flags)
     once = ["--overwrite_output_dir", "--resume_from_checkpoint", "latest"]  # of one start, not of the recipe
     write_recipe(parse_settings([*flags, *once]), {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
@@ -180,7 +186,12 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         (["--early_stopping_patience", "2", "--eval_steps", "0"], "early_stopping_patience=2 needs eval_steps"),
         (["--early_stopping_patience", "2", "--max_steps", "99"], "eval_steps=5000 must be at most max_steps=99"),
         (["--metric_for_best_model", "bleu"], "metric_for_best_model.*'bleu'.*sacrebleu"),
-        (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be above 0"),
+        (["--learning_rate_factor", "nan"], "learning_rate_factor=nan must be a finite number"),
+        (["--max_length_ratio", "inf"], "max_length_ratio=inf must be a finite number"),
+        (["--seed", "-1"], "seed=-1 must be at least 0 and below 2\\^32"),
+        (["--seed", "4294967296"], "seed=4294967296 must be at least 0 and below 2\\^32"),
+        (["--test_file", "a.en", "a.de"], "test_file='a.en,a.de' needs train_file: dataset_name='somewhere' has splits"),
+        (["--validation_file", "a.tsv"], "validation_file='a.tsv' needs train_file"),
         (["--treebank_made", "5"], "treebank_made=5 needs a treebank: dataset_name=treebank:DIR"),
         (["--curriculum_epochs", "5"], "curriculum_epochs and curriculum_length must be given together"),
     ],

@@ -313,7 +313,7 @@ def test_the_measure_of_early_stopping_must_stay(make_loop, monkeypatch):
     monkeypatch.setattr(loop, "evaluate", lambda split: SimpleNamespace(nll=1.0))
     loop.train()
     resumed = stops | {"resume_from_checkpoint": "latest"}
-    with pytest.raises(UserError, match="metric_for_best_model='chrf': the best weights .* chosen by 'nll'"):
+    with pytest.raises(UserError, match=r"metric_for_best_model='chrf': the best weights .* chosen by 'nll'"):
         make_loop(**resumed, metric_for_best_model="chrf")
     make_loop(**resumed | {"early_stopping_patience": 5})
 

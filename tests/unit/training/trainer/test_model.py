@@ -3,8 +3,8 @@
 import pytest
 from huggingface_hub import constants
 
-from training.settings import ROOT
-from training.trainer.model import build_model, check_attention, load_config
+from training.settings import ROOT, DataSettings
+from training.trainer.model import build_model, check_attention, check_lengths, load_config
 from vaswani import ConvolutionalConfig, RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
@@ -79,6 +79,22 @@ def test_a_back_end_that_cannot_do_the_attention_is_refused(tiny_config):
         check_attention(tiny_config(attention_restriction=3), "flex_attention")
     with pytest.raises(UserError, match="'flex_attention' does not go together with a 'convolutional' model: it must"):
         check_attention(ConvolutionalConfig(), "flex_attention")
+
+
+@pytest.mark.parametrize("name", ["spda", "flash_attention_2"])
+def test_a_back_end_that_is_not_here_is_refused(tiny_config, name):
+    with pytest.raises(UserError, match=f"attn_implementation='{name}' cannot be used here: "):
+        check_attention(tiny_config(), name)
+
+
+def test_sentences_must_fit_a_table_of_positions(tiny_config):
+    data = DataSettings(max_source_length=9, max_target_length=10)
+    check_lengths(tiny_config(max_position_embeddings=4), data)
+    check_lengths(tiny_config(max_position_embeddings=10, position_embedding_type="learned"), data)
+    with pytest.raises(UserError, match="max_target_length=10 must be at most the 9 positions"):
+        check_lengths(tiny_config(max_position_embeddings=9, position_embedding_type="learned"), data)
+    with pytest.raises(UserError, match="max_source_length=9 must be at most the 8 positions"):
+        check_lengths(ConvolutionalConfig(max_position_embeddings=8), data)
 
 
 def test_a_predecessor_is_built_as_the_transformer_is(tokenizer):
