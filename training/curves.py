@@ -18,6 +18,7 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from training.data.corpora import load_text
+from training.data.preparation import count_types
 from training.recipe import parse_settings
 from training.settings import TrainingSettings
 from training.tables.curves.points import measure
@@ -115,12 +116,14 @@ def draw_curves(rows: list[Row], runs: list[Run], options: argparse.Namespace, c
 def describe_conditions(runs: list[Run]) -> str:
     """Say under which conditions the models were trained and scored."""
     finished = next((run for run in runs if run.is_finished), None)
-    said = "Shares of the text are drawn at random, and each has a vocabulary of its own."
+    tokenizer = runs[0].settings.model.tokenizer_name
+    vocabulary = "each has a vocabulary of its own" if tokenizer is None else f"all have the vocabulary of {tokenizer}"
+    said = f"Shares of the text are drawn at random, and {vocabulary}."
     if finished is None:
         return said
     noted = tomllib.loads((finished.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
     given, count = finished.settings, sum(run.is_finished for run in runs)
-    tokens, types = given.optimization.max_tokens_per_batch, given.model.vocab_size
+    tokens, types = given.optimization.max_tokens_per_batch, count_types(given.model)
     return (
         f"{said} At most {given.optimization.max_steps:,} updates of at most {tokens:,} tokens, vocabulary {types:,}, "
         f"seed {given.optimization.seed}. {noted['hardware']}, {noted['precision']}, torch {noted['torch']}, "

@@ -1,8 +1,8 @@
 """Recipes and flags: where the settings of a run come from, and how they are written down.
 
 A recipe is a TOML file of settings. Where it ``extends`` another recipe, it has the keys of that one too, unless it
-gives its own. A flag on the command line wins. One that names another source of text, or a model to start from, also
-takes the place of all that a recipe says of the text, or of the config and the vocabulary.
+gives its own. A flag on the command line wins. One that names another source of text, a tokenizer or a model to start
+from also takes the place of all that a recipe says of the text, of the vocabulary, or of it and the config.
 """
 
 import argparse
@@ -30,6 +30,7 @@ NAMES = [setting.name for owner in OWNERS for setting in dataclasses.fields(owne
 TAKES_THE_PLACE_OF = {
     "dataset_name": ("train_file", "validation_file", "test_file"),
     "train_file": ("dataset_name", "dataset_config_name"),
+    "tokenizer_name": ("vocab_size",),
     "model_name_or_path": ("config_name", "tokenizer_name", "vocab_size"),
 }
 

@@ -167,14 +167,18 @@ class ModelSettings:
         "A tokenizer to use; none means that of model_name_or_path, or to train one.", default=None
     )
     vocab_size: Annotated[int | None, AT_LEAST_1] = _setting(
-        "Types of the shared vocabulary to train; none means 37,000 (section 5.1), or those of model_name_or_path.",
+        "Types of the shared vocabulary to train; none means 37,000 (section 5.1), or those of tokenizer_name or "
+        "model_name_or_path.",
         default=None,
     )
 
     def __post_init__(self) -> None:
         if self.model_name_or_path is None:
             self.config_name = DEFAULT_CONFIG if self.config_name is None else self.config_name
-            self.vocab_size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
+            if self.tokenizer_name is None and self.vocab_size is None:
+                self.vocab_size = DEFAULT_VOCAB_SIZE
+            if self.tokenizer_name is not None and self.vocab_size == DEFAULT_VOCAB_SIZE:
+                self.vocab_size = None  # recipes of earlier runs have the default beside any tokenizer
 
 
 @dataclass

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
 
+from training.data.preparation import count_types
 from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
@@ -171,7 +172,7 @@ def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: s
     optimization = finished.settings.optimization
     return (
         f"{said} {optimization.max_steps:,} updates of about {optimization.max_tokens_per_batch:,} target tokens, "
-        f"vocabulary {finished.settings.model.vocab_size:,}, seed {optimization.seed}. {noted['hardware']}, "
+        f"vocabulary {count_types(finished.settings.model):,}, seed {optimization.seed}. {noted['hardware']}, "
         f"{noted['precision']}, torch {noted['torch']}, {noted['date']}."
     )
 

@@ -150,11 +150,7 @@ def measure(point: Point, folder: Path) -> int:
     (folder / "validation.tsv").write_text(pairs[0])
     flags = [f"--{split}_file={folder / split}.tsv" for split in ("train", "validation")]
     flags += ["--source_lang=en", "--target_lang=de", f"--config_name={model}", f"--tokenizer_name={model}"]
-    flags += [
-        f"--vocab_size={point.vocabulary}",
-        f"--max_tokens_per_batch={point.tokens}",
-        "--attn_implementation=eager",
-    ]
+    flags += [f"--max_tokens_per_batch={point.tokens}", "--attn_implementation=eager"]
     flags += [f"--max_steps={UPDATES}", "--save_steps=0", "--eval_steps=0", "--mixed_precision=bf16"]
     flags += [f"--output_dir={folder / 'run'}", "--overwrite_output_dir=true"]
     return run_and_watch([sys.executable, str(RUN), *flags])[1]

@@ -99,8 +99,13 @@ def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool
             raise UserError(
                 f"{named[0]}={name!r} is a {type(tokenizer).__name__}: a parser's must have a tokenizer.json"
             )
+        if settings.model_name_or_path is None and settings.vocab_size not in (None, len(tokenizer)):
+            raise UserError(
+                f"vocab_size={settings.vocab_size} contradicts tokenizer_name={name!r}, which has {len(tokenizer)} "
+                "types: leave vocab_size out"
+            )
     else:
-        assert settings.vocab_size is not None  # it has a default where there is no model to start from
+        assert settings.vocab_size is not None  # it has a default where there is no tokenizer or model to start from
         tokenizer = _load_own_tokenizer(settings.vocab_size, train_text, has_trees)
     if has_trees:
         known, new = tokenizer.init_kwargs.get(PARTS_OF_SPEECH, {}), parts_of_speech(train_text)
@@ -153,6 +158,20 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
     for note in ("is_local", "local_files_only"):  # true of this machine only, but would be published
         tokenizer.init_kwargs.pop(note, None)
     return tokenizer
+
+
+def count_types(settings: ModelSettings) -> int:
+    """Return how many types a new model's vocabulary has, that of a named tokenizer or one to be trained.
+
+    Raises
+    ------
+    UserError
+        If the named tokenizer is missing or unfit.
+    """
+    if settings.tokenizer_name is not None:
+        return len(load_named_tokenizer(settings.tokenizer_name, "tokenizer_name"))
+    assert settings.vocab_size is not None
+    return settings.vocab_size
 
 
 def _load_own_tokenizer(vocab_size: int, train_text: Dataset, has_trees: bool) -> PreTrainedTokenizerBase:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from training.data.preparation import count_types
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
 from training.tables.rows import ROWS, Row
 from training.tables.scaling import scale_config
@@ -104,7 +105,7 @@ def describe_row(row: Row, scale: float, run: Run) -> Description:
     """Say what a row is and costs, and what the paper reports for it, in numbers."""
     settings = run.settings
     config = scale_config(row.config, scale)
-    config.vocab_size = settings.model.vocab_size
+    config.vocab_size = count_types(settings.model)
     key_width = config.head_dim or config.d_model // config.encoder_attention_heads
     target_tokens = settings.optimization.max_steps * settings.optimization.max_tokens_per_batch
     flops = flops_per_target_token(config)

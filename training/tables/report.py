@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from training.data.preparation import count_types
 from training.tables.layout import markdown
 from training.tables.records import Description, Measurement, ReportRow, report_rows
 from training.tables.rows import ROWS, SERIES, Row
@@ -191,12 +192,13 @@ def describe_conditions(finished: Sequence[Run], measurement: Measurement) -> li
     settings, seeds = run.settings, sorted({each.settings.optimization.seed for each in finished})
     noted = tomllib.loads((run.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
     data = settings.data.dataset_name or ", ".join(settings.data.train_file or [])
+    types, these = count_types(settings.model), "seed" if len(seeds) == 1 else "seeds"
     return [
         f"Data: {Path(data).name} {settings.data.dataset_config_name or ''}, {settings.data.source_lang} to "
         f"{settings.data.target_lang}; validation of {measurement.sentences:,} sentences. About "
         f"{settings.optimization.max_tokens_per_batch:,} target tokens an update, vocabulary "
-        f"{settings.model.vocab_size:,}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}. Each "
-        f"run had {noted['hardware']}; {noted['precision']}, torch {noted['torch']}, {noted['date']}.",
+        f"{types:,}, {these} {', '.join(map(str, seeds))}. Each run had {noted['hardware']}; {noted['precision']}, "
+        f"torch {noted['torch']}, {noted['date']}.",
         "PPL is the perplexity of a word piece, teacher-forced, unsmoothed; BLEU is "
         f"`{measurement.bleu_signature}`, {measurement.decoding}, no checkpoints averaged. The paper's figures are "
         "for newstest2013. Target tokens/s are those of training, while as many runs as the command says shared the "

@@ -11,11 +11,11 @@ from training.data.sentence_encoder import description
 from training.settings import TrainingSettings
 
 
-# Settings that may change when a run is resumed: an update stays the same. So may the place of the text or of the base
-# model: its content is compared instead.
+# Settings that may change when a run is resumed: an update stays the same. So may the place of the text, of the
+# tokenizer or of the base model: its content is compared instead.
 FREE = {
     "dataset_name", "dataset_config_name", "train_file", "validation_file", "test_file", "tokenizer_name",
-    "config_name", "model_name_or_path", "output_dir", "overwrite_output_dir", "max_steps",
+    "vocab_size", "config_name", "model_name_or_path", "output_dir", "overwrite_output_dir", "max_steps",
     "max_tokens_per_device", "tf32", "torch_compile", "dataloader_num_workers", "max_time",
     "early_stopping_patience", "metric_for_best_model", "resume_from_checkpoint", "logging_steps", "eval_steps",
     "save_steps", "save_minutes", "save_total_limit", "average_checkpoints", "report_to", "push_to_hub",
@@ -56,6 +56,7 @@ def differences(there: dict[str, dict[str, Any]], here: dict[str, dict[str, Any]
     found = []
     for subject in here:
         names = sorted(there.get(subject, {}).keys() | here[subject].keys())
+        names = [name for name in names if subject != "recipe" or name not in FREE]  # it was not always as free
         pairs = ((name, there.get(subject, {}).get(name), here[subject].get(name)) for name in names)
         found += [f"{subject}'s {name} is {old!r} there, {new!r} here" for name, old, new in pairs if old != new]
     return found

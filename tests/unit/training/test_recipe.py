@@ -190,7 +190,10 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         (["--max_length_ratio", "inf"], "max_length_ratio=inf must be a finite number"),
         (["--seed", "-1"], "seed=-1 must be at least 0 and below 2\\^32"),
         (["--seed", "4294967296"], "seed=4294967296 must be at least 0 and below 2\\^32"),
-        (["--test_file", "a.en", "a.de"], "test_file='a.en,a.de' needs train_file: dataset_name='somewhere' has splits"),
+        (
+            ["--test_file", "a.en", "a.de"],
+            "test_file='a.en,a.de' needs train_file: dataset_name='somewhere' has splits",
+        ),
         (["--validation_file", "a.tsv"], "validation_file='a.tsv' needs train_file"),
         (["--treebank_made", "5"], "treebank_made=5 needs a treebank: dataset_name=treebank:DIR"),
         (["--curriculum_epochs", "5"], "curriculum_epochs and curriculum_length must be given together"),

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow.parquet
 
 from training.tables.cost import count_parameters
-from training.tables.curves.rows import Row
+from training.tables.curves.rows import Row, config_of
 from training.tables.sweep import Run
 from training.trainer.logbook import final_evaluation, logged_rows, read_metrics
-from training.trainer.model import load_config
 
 
 SCORES = {"sacrebleu": "BLEU", "chrf": "chrF"}
+NEAR = 0.2  # as a share of the tokens that are wanted
 HALF = 0.6  # evaluations on the way, and shares that are rounded, need not lie at the half
 
 
@@ -55,13 +55,12 @@ def measure(row: Row, run: Run) -> Point:
     updates = logged_rows(run.directory)
     evaluations = [each for each in read_metrics(run.directory) if each.get("split") == "validation"]
     tokens = sum(each["target_tokens"] for each in updates)
-    seen = [sum(each["target_tokens"] for each in updates if each["step"] <= one["step"]) for one in evaluations[:-1]]
+    seen = [tokens_until(one["step"], updates) for one in evaluations[:-1]]
     [file] = run.settings.data.train_file or []
-    config = load_config(row.config)
     return Point(
         row=row,
         pairs=pyarrow.parquet.read_metadata(file).num_rows,
-        parameters=count_parameters(config, run.settings.model.vocab_size),
+        parameters=count_parameters(config_of(row, run.settings)),
         target_tokens=tokens,
         seconds=sum(each["target_tokens"] / each["target_tokens_per_second"] for each in updates),
         flops=run.cost
@@ -71,6 +70,16 @@ def measure(row: Row, run: Run) -> Point:
         validation=final_evaluation(run.directory, "validation"),
         test=final_evaluation(run.directory, "test"),
     )
+
+
+def tokens_until(step: int, updates: Sequence[dict[str, Any]]) -> int:
+    """Return the target tokens of a run up to a step; within a row of its log, the same number for each update."""
+    tokens, before = 0.0, 0
+    for row in updates:
+        share = min(1.0, (step - before) / (row["step"] - before))
+        tokens += max(0.0, share) * row["target_tokens"]
+        before = row["step"]
+    return round(tokens)
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,7 @@ def slope(x: float, y: float, other_x: float, other_y: float) -> float:
 
 
 def share_of_training(point: Point, share: float) -> dict[str, Any] | None:
-    """Return the evaluation on the way that is nearest to a share of the training; None without any."""
-    nearest = min(point.on_the_way, key=lambda each: abs(each[0] - share * point.target_tokens), default=(0, None))
-    return nearest[1]
+    """Return the evaluation on the way that is nearest to a share of the training; None if it is `NEAR` none."""
+    wanted = share * point.target_tokens
+    seen, nearest = min(point.on_the_way, key=lambda each: abs(each[0] - wanted), default=(0, None))
+    return nearest if abs(seen - wanted) <= NEAR * wanted else None

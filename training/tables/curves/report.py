@@ -14,7 +14,7 @@ from training.tables.layout import markdown
 from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB, SERIES
 
 
-SHARES_OF_TRAINING = (0.125, 0.25, 0.5, 1.0)
+SHARES_OF_TRAINING = {"an eighth": 0.125, "a quarter": 0.25, "half": 0.5}
 COLUMNS = {
     "model": lambda point: Path(point.row.config).name,
     "parameters": lambda point: f"{point.parameters:,}",
@@ -68,14 +68,18 @@ def write_markdown(points: Sequence[Point], conditions: str, command: str) -> st
 
 
 def on_the_way(points: Sequence[Point]) -> str:
-    """Write BLEU on validation after shares of the training: greedy search, the weights of that update alone."""
+    """Write BLEU on validation after shares of the training: greedy search, the weights of that update alone.
+
+    The last update is evaluated as it is published, and so the last evaluation on the way is before it.
+    """
     lines = []
     for point in points:
-        rows = [share_of_training(point, share) for share in SHARES_OF_TRAINING]
+        rows = [share_of_training(point, share) for share in SHARES_OF_TRAINING.values()]
+        rows += [row for _, row in point.on_the_way[-1:]] or [None]
         scores = ["" if row is None else f"{row['sacrebleu']:.2f}" for row in rows]
         lines.append([Path(point.row.config).name, f"{point.pairs:,}", *scores])
-    titles = [f"BLEU after {share:.4g} of the training" for share in SHARES_OF_TRAINING]
-    return markdown(["model", "training pairs", *titles], lines)
+    titles = [f"BLEU after about {share} of the training" for share in SHARES_OF_TRAINING]
+    return markdown(["model", "training pairs", *titles, "at the last evaluation on the way"], lines)
 
 
 @matplotlib.rc_context(MATPLOTLIB)

@@ -1,18 +1,23 @@
 """The runs behind learning curves: shares of the text, and other models on all of it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from datasets import Dataset, DatasetDict
 
+from training.data.preparation import count_types
+from training.data.writing import write_atomically
 from training.recipe import parse_settings, write_recipe
 from training.settings import TrainingSettings
 from training.tables.cost import flops_per_target_token
 from training.tables.sweep import Run
 from training.trainer.model import load_config
 from vaswani.errors import UserError
+from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,16 @@ def make_run(row: Row, settings: TrainingSettings, folder: Path) -> Run:
     recipe.parent.mkdir(parents=True, exist_ok=True)
     write_recipe(given, {}, recipe)
     optimization = given.optimization
-    cost = optimization.max_steps * optimization.max_tokens_per_batch * flops_per_target_token(load_config(row.config))
+    tokens = optimization.max_steps * optimization.max_tokens_per_batch
+    cost = tokens * flops_per_target_token(config_of(row, given))
     return Run(row.folder, [str(recipe)], parse_settings([str(recipe)]), cost)
+
+
+def config_of(row: Row, settings: TrainingSettings) -> TranslatorConfig:
+    """Load the config of a row's model, with as many types as its vocabulary has."""
+    config = load_config(row.config)
+    config.vocab_size = count_types(settings.model)
+    return config
 
 
 def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettings, folder: Path) -> None:
@@ -90,7 +103,7 @@ def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettin
     Raises
     ------
     UserError
-        If there is no test split.
+        If there is no test split, or the texts that are there are those of other data.
     """
     if "test" not in text:
         raise UserError("there is no test split, on which the finished models are compared")
@@ -101,6 +114,36 @@ def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettin
         chosen = np.sort(order[: round(share * len(order))])
         parts[f"train-{100 * share:g}"] = text["train"].select(chosen)
     folder.mkdir(parents=True, exist_ok=True)
+    check_origin(text, settings.optimization.seed, folder / "origin.json")
     for name, part in parts.items():
-        if not (folder / f"{name}.parquet").exists():
-            part.rename_columns(languages).to_parquet(folder / f"{name}.parquet")
+        path = folder / f"{name}.parquet"
+        if not path.exists():
+            unfinished = path.with_suffix(".unfinished")
+            part.rename_columns(languages).to_parquet(unfinished)
+            unfinished.rename(path)
+
+
+def check_origin(text: DatasetDict, seed: int, path: Path) -> None:
+    """Note of which data and seed the texts beside a file are, or refuse others than it has noted.
+
+    Raises
+    ------
+    UserError
+        If they are others.
+    """
+    origin: dict[str, int | str] = {split: checksum(rows) for split, rows in text.items()} | {"seed": seed}
+    noted = json.loads(path.read_text(encoding="utf-8")) if path.exists() else origin
+    if noted != origin:
+        differing = ", ".join(name for name in origin | noted if origin.get(name) != noted.get(name))
+        raise UserError(
+            f"{path.parent} holds texts of other data (other {differing}): choose another output_dir, or remove it"
+        )
+    write_atomically(path, json.dumps(origin))
+
+
+def checksum(rows: Dataset) -> str:
+    """Hash sources and targets."""
+    digest = xxhash.xxh3_128()
+    for batch in rows.iter(10_000):
+        digest.update(json.dumps([batch["source"], batch["target"]]).encode())
+    return digest.hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training.data.preparation import count_types
 from training.recipe import names_of
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.flags import flags_of_a_length
@@ -75,7 +76,7 @@ class Plan:
     def _entry(self, system: System) -> Entry:
         settings = system.settings(*self.flags)
         config = scale_config(system.config, self.options.scale)
-        config.vocab_size = settings.model.vocab_size
+        config.vocab_size = count_types(settings.model)
         tokens = settings.optimization.max_tokens_per_batch
         return Entry(system, count_parameters(config), flops_per_target_token(config), tokens)
 

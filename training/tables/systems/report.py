@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from training.data.preparation import count_types
 from training.tables.layout import markdown
 from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS
 from training.tables.systems.plan import Entry, Plan
@@ -86,7 +87,7 @@ def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
     signatures = "; ".join(f"`{signature}`" for signature in table.signatures.values())
     return (
         f"Data: {name} {data.dataset_config_name or ''}, {data.source_lang} to {data.target_lang}; scored on "
-        f"{len(text.references):,} sentences of {text.split}. Vocabulary {run.settings.model.vocab_size:,}; about "
+        f"{len(text.references):,} sentences of {text.split}. Vocabulary {count_types(run.settings.model):,}; about "
         f"{run.settings.optimization.max_tokens_per_batch:,} target tokens an update. {search} Seeds "
         f"{', '.join(map(str, options.seeds))}; figures are means over them. FLOPs are counted for sentences of 28 "
         f"tokens. BLEU: {signatures}. p is that of the difference to the Transformer by paired bootstrap, the largest "

@@ -18,6 +18,7 @@ from training.data.grammar import corpus as grammar
 from training.data.preparation import (
     DROP_REASONS,
     Prepared,
+    count_types,
     drop_reasons,
     encode,
     fingerprint,
@@ -25,7 +26,7 @@ from training.data.preparation import (
     prepare,
     read_pairs,
 )
-from training.settings import ROOT, DataSettings
+from training.settings import ROOT, DataSettings, ModelSettings
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
 
@@ -244,7 +245,14 @@ def test_unfit_named_tokenizers_are_refused(tmp_path, tokenizer, message):
 
 def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "named")
-    prepared = prepare_files(tmp_path, tokenizer_name=str(tmp_path / "named"))
+    named, types = {"tokenizer_name": str(tmp_path / "named")}, len(tokenizer)
+    prepared = prepare_files(tmp_path, vocab_size=None, **named)
+    for given in (None, types):
+        assert count_types(ModelSettings(**named, vocab_size=given)) == types
+    with pytest.raises(
+        UserError, match=rf"vocab_size=5 contradicts tokenizer_name='.*named', which has {types} types"
+    ):
+        prepare_files(tmp_path, vocab_size=5, **named)
     assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
 
 
@@ -320,7 +328,7 @@ def test_a_parsers_tokenizer_knows_the_parts_of_speech_of_words(tmp_path, monkey
     assert prepare_trees(tmp_path, trees, vocab_size=265).tokenizer.init_kwargs["parts_of_speech"] == expected
     monkeypatch.undo()
     tokenizer.save_pretrained(tmp_path / "model")
-    named = {"tokenizer_name": str(tmp_path / "model")}
+    named = {"tokenizer_name": str(tmp_path / "model"), "vocab_size": None}
     other = prepare_trees(tmp_path / "other", ["(S (RB ab) (NN gh))"], **named).tokenizer
     assert other.init_kwargs["parts_of_speech"] == expected | {"ab": "NN RB VB", "gh": "NN"}
 

@@ -34,6 +34,11 @@ def test_a_run_from_before_attention_could_be_restricted_is_resumed(tiny_config)
     assert differences(before, restricted) == ["model's attention_restriction is None there, 8 here"]
 
 
+def test_a_run_from_before_a_setting_was_free_is_resumed():
+    assert differences({"recipe": {"vocab_size": 37000, "seed": 1}}, {"recipe": {"seed": 1}}) == []
+    assert differences({"model": {"vocab_size": 5}}, {"model": {}}) == ["model's vocab_size is 5 there, None here"]
+
+
 def test_another_tokenizer_is_a_difference(tiny_config):
     texts = ("ab ab abc", "ab ab abc", "bc bc abc")
     one, same, other = (
@@ -48,7 +53,7 @@ def test_everything_that_changes_an_update_is_fixed():
     assert set(NAMES) >= FREE
     assert set(NAMES) - FREE == {
         "source_lang", "target_lang", "max_train_samples", "max_eval_samples", "max_source_length",
-        "max_target_length", "max_length_ratio", "bpe_dropout", "treebank_parts", "treebank_made", "vocab_size",
+        "max_target_length", "max_length_ratio", "bpe_dropout", "treebank_parts", "treebank_made",
         "max_tokens_per_batch", "length_groups", "curriculum_epochs", "curriculum_length", "warmup_steps",
         "learning_rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
         "label_smoothing", "weight_decay", "rdrop_alpha", "mixed_precision", "attn_implementation", "seed",

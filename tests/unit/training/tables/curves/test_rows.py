@@ -1,7 +1,9 @@
 import pytest
 from datasets import DatasetDict, load_dataset
 
+from training.tables.cost import flops_per_target_token
 from training.tables.curves.rows import Row, make_rows, make_run, write_texts
+from training.trainer.model import load_config
 from vaswani.errors import UserError
 
 
@@ -34,6 +36,10 @@ def test_a_run_is_the_recipes_with_its_text_model_and_folder(settings, tmp_path)
     assert run.settings.optimization == settings.optimization
     larger = make_run(Row(0.5, "base-en-de"), settings, tmp_path / "out")
     assert larger.cost > run.cost > 0
+    config = load_config("multi30k-en-de")
+    config.vocab_size = 300
+    optimization = settings.optimization
+    assert run.cost == optimization.max_steps * optimization.max_tokens_per_batch * flops_per_target_token(config)
 
 
 def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_path):
@@ -50,5 +56,12 @@ def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_pa
     assert sentences[1] != text["train"]["source"][:4]
     assert all(part == sorted(part) for part in sentences)  # in their order
     assert read("validation")["de"][:] == text["validation"]["target"][:]
+    write_texts([Row(1.0, "a")], text, settings, tmp_path)  # as when it goes on
+    other = DatasetDict(text | {"validation": text["test"]})
+    with pytest.raises(UserError, match=r"holds texts of other data \(other validation\): choose another output_dir"):
+        write_texts([Row(1.0, "a")], other, settings, tmp_path)
+    settings.optimization.seed += 1
+    with pytest.raises(UserError, match=r"\(other seed\)"):
+        write_texts([Row(1.0, "a")], text, settings, tmp_path)
     with pytest.raises(UserError, match="there is no test split"):
         write_texts([], DatasetDict(train=text["train"]), settings, tmp_path)
