@@ -21,6 +21,7 @@ from training.tables.parsing.rows import Row
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, document: str = README) -> list[str]:
@@ -157,13 +158,13 @@ def test_table_4_commands_are_valid(monkeypatch):
 
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    mentioned = set(re.findall(r"`make ([a-z-]+)`", README + (ROOT / "CONTRIBUTING.md").read_text()))
+    mentioned = set(re.findall(r"`make ([a-z-]+)`", README + CONTRIBUTING))
     mentioned |= {line.split()[1] for block in blocks("bash") for line in block.splitlines() if line[:5] == "make "}
     assert {"test", "demo", "check"} <= mentioned <= targets
 
 
 def test_the_tree_matches_what_is_there():
-    tree = README.split("## The house\n\n```\n")[1].split("```")[0]
+    tree = CONTRIBUTING.split("## The house\n\n```\n")[1].split("```")[0]
     listed, folders = set(), [ROOT]
     for line in tree.splitlines():
         name, depth = line.split()[0], (len(line) - len(line.lstrip())) // 2

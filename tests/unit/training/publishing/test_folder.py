@@ -72,6 +72,7 @@ def test_the_card_says_what_departs_from_the_paper(published):
     assert "| vocabulary | 260 byte-level BPE types, shared by both languages |" in text
     assert "- The vocabulary is a byte-level BPE, " in text
     assert "- Layer normalization adds 1e-05 to the variance; " in text
+    assert "- Decoding is the Transformer's and follows its original code" in text
     assert "have swish" not in text
     assert "projection has a bias" not in text
 
@@ -172,6 +173,7 @@ def test_the_card_names_what_was_added_to_the_papers_training_and_a_search_that_
     ):
         assert part in text
     assert "decode as the paper did" not in text
+    assert "Decoding is the Transformer's and follows its original code" not in text
 
 
 def test_the_card_of_a_faithful_run_names_none_of_it(published):
