@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +115,7 @@ def evaluate(
     tokenized: bool = False,
     max_source_length: int | None = None,
     constrained: bool = True,
+    warn: Callable[[str], Any] = warnings.warn,
     **kwargs: Any,
 ) -> tuple[Evaluation, list[str]]:
     """Evaluate a model on a text: all of it is translated, the batches give the likelihood.
@@ -133,6 +134,8 @@ def evaluate(
         Translate only this many tokens of a longer source, ``</s>`` included.
     constrained : bool, default=True
         Whether a parser may write nothing but trees (`LegalTrees`), as `pipeline("parse")` has it.
+    warn : callable, default=warnings.warn
+        Is told, a sentence each, that translations are empty, or look tokenized or escaped.
     **kwargs
         As for `translate`.
 
@@ -140,11 +143,6 @@ def evaluate(
     -------
     evaluation : Evaluation
     outputs : list of str
-
-    Warns
-    -----
-    UserWarning
-        If translations are empty, or look tokenized or escaped.
     """
     started = time.perf_counter()
     training = model.training
@@ -158,7 +156,7 @@ def evaluate(
     finally:
         model.train(training)
     for suspicion in [] if target_lang == TREES else protocols.suspicions(outputs, text.references, tokenized):
-        warnings.warn(suspicion, stacklevel=2)
+        warn(suspicion)
     truncated = None
     if max_source_length is not None:
         lengths = map(len, tokenizer(list(sources), verbose=False).input_ids)

@@ -449,6 +449,7 @@ class TrainingLoop:
                 target_lang=self.data.target_lang if self.data.target_lang in (*moses_languages(), TREES) else None,
                 tokenized=self.data.tokenized,
                 max_source_length=self.data.max_source_length,
+                warn=lambda sentence: self.logbook.say(f"warning: {sentence}"),
                 **({"num_beams": 1, "do_sample": False} if chosen is None else {}),
             )
         )

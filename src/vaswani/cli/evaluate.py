@@ -264,6 +264,7 @@ def evaluate_model(
         tokenized=options.tokenized,
         max_batch_tokens=options.max_batch_tokens,
         constrained=not options.unconstrained,
+        warn=lambda sentence: warn([sentence]),
         workers=workers,
         shortlist=shortlist,
         **decoding(options),

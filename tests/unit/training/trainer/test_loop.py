@@ -232,6 +232,15 @@ def test_text_that_was_tokenized_is_scored_by_its_tokens(make_loop):
         assert signature in evaluation.sacrebleu_signature
 
 
+def test_empty_translations_are_a_sentence_of_the_run(make_loop, monkeypatch, capsys, recwarn):
+    monkeypatch.setattr(
+        "vaswani.evaluation.translate_all", lambda model, tokenizer, sources, **how: ["", *sources[1:]]
+    )
+    make_loop().evaluate("validation")
+    assert "\nwarning: 1 of 4 hypotheses are empty: " in capsys.readouterr().out
+    assert not [warning for warning in recwarn if "empty" in str(warning.message)]
+
+
 def test_an_evaluation_is_left_as_soon_as_the_run_should_end(make_loop, monkeypatch):
     loop = make_loop()
     monkeypatch.setattr(loop_module, "evaluate", lambda *given, **named: time.sleep(60))

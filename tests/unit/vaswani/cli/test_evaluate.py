@@ -123,6 +123,20 @@ def test_a_model_is_scored_and_the_row_goes_to_metrics_and_card(model, tokenizer
     assert len((tmp_path / "model" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
+def test_empty_translations_of_a_model_are_warned_of_in_a_sentence(
+    model, tokenizer, files, tmp_path, capsys, monkeypatch, recwarn
+):
+    model.config.source_lang, model.config.target_lang = "en", "de"
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(
+        "vaswani.evaluation.translate_all", lambda model, tokenizer, sources, **how: ["", *sources[1:]]
+    )
+    evaluate(["--model", "model", "--source", "test.de", "--reference", "test.de", "--no_record"])
+    assert capsys.readouterr().err.count("warning: 1 of 40 hypotheses are empty: ") == 1
+    assert not [warning for warning in recwarn if "empty" in str(warning.message)]
+
+
 def test_warnings_come_before_the_scores(files, tmp_path, capsys):
     (tmp_path / "tok.de").write_text("".join(f"{line.replace('„', '&quot; ')}\n" for line in files))
     evaluate(["--hypothesis", "tok.de", "--reference", "test.de"])
