@@ -48,9 +48,11 @@ def count_lines(path: str, errors: str = "strict") -> int | None:
     Raises
     ------
     UserError
-        If the file is missing, cannot be read, or is not UTF-8 (with the line).
+        If the file is missing, a directory, cannot be read, or is not UTF-8 (with the line).
     """
     try:
+        if os.path.isdir(path):
+            raise UserError(f"{path} is a directory: it must be a file or a pipe")
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
         number = 0
@@ -91,8 +93,8 @@ def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[byt
             yield [lines.popleft() for _ in range(min(size, len(lines)))]
 
 
-def keep_whole_lines(path: str, group: int = 1) -> int:
-    """Cut off the half-written end that an interrupted program left in a file.
+def whole_lines(path: str, group: int = 1) -> tuple[int, int]:
+    """Look where a file ends without the half-written end that an interrupted program left in it.
 
     Parameters
     ----------
@@ -102,20 +104,17 @@ def keep_whole_lines(path: str, group: int = 1) -> int:
 
     Returns
     -------
-    int
-        Whole groups in the file; 0 if there is no file.
+    groups, size : int
+        Whole groups in the file, and their bytes.
     """
-    if not os.path.exists(path):
-        return 0
     lines = position = end = 0
-    with open(path, "rb+") as file:
+    with open(path, "rb") as file:
         for raw in file:
             position += len(raw)
             if raw.endswith(b"\n"):
                 lines += 1
                 end = position if lines % group == 0 else end
-        file.truncate(end)
-    return lines // group
+    return lines // group, end
 
 
 def write_lines(descriptor: int, lines: Sequence[str]) -> None:

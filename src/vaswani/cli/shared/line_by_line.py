@@ -1,22 +1,29 @@
 """From lines to lines: files or pipes, in windows, in order, to be resumed; for every command that works so."""
 
 import argparse
+import fcntl
 import os
+import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from vaswani.errors import UserError, WorkerEnded
 from vaswani.interruption import Interrupted, Interruption
-from vaswani.text.lines import count_lines, decode_line, keep_whole_lines, read_windows, write_lines
+from vaswani.text.lines import count_lines, decode_line, read_windows, whole_lines, write_lines
 
 from .flags import at_least_one
 
 
 BAR = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 BAR_OF_A_PIPE = "{desc}: {n_fmt} [{elapsed}, {rate_noinv_fmt}]"
+
+STANDARD = ("standard input", "standard output")
+PATIENCE = 2.0  # seconds
 
 # Turns lines into as many groups of lines, and calls back with the number of lines after each batch of them.
 Work = Callable[[Sequence[str], Callable[[int], object]], list[str]]
@@ -108,49 +115,102 @@ def work_through(
     errors = "replace" if options.replace_invalid else "strict"
     total = None if options.input is None else count_lines(options.input, errors)
     work, who = prepare()
-    done, source, target = open_files(options, total, group)
-    if not options.quiet:
-        print(f"{doing} with {who}", file=sys.stderr)
-    with tqdm(
-        desc=doing,
-        unit=" sentences",
-        total=total,
-        initial=done,
-        disable=options.quiet,
-        bar_format=BAR_OF_A_PIPE if total is None else BAR,
-    ) as progress:
+    with ExitStack() as stack:
+        source = open_descriptor(options.input, os.O_RDONLY, 0, stack)
+        target = open_descriptor(options.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 1, stack)
+        done = begin(options, total, group, source, target)
+        if not options.quiet:
+            print(f"{doing} with {who}", file=sys.stderr)
+        progress = stack.enter_context(
+            tqdm(
+                desc=doing,
+                unit=" sentences",
+                total=total,
+                initial=done,
+                disable=options.quiet,
+                bar_format=BAR_OF_A_PIPE if total is None else BAR,
+            )
+        )
         for sentences in read_sentences(source, options, done, errors):
             lines = work(sentences, progress.update)
             with interruption.deferred():
                 write_lines(target, lines)
 
 
-def open_files(options: argparse.Namespace, total: int | None, group: int) -> tuple[int, int, int]:
-    """Open input and output; to resume, the output after its whole lines.
+def open_descriptor(path: str | None, how: int, standard: int, stack: ExitStack) -> int:
+    """Open a file until the stack is closed, or take standard input or output where there is none.
 
-    Returns
-    -------
-    done : int
-        Lines of the input that the output holds the work on.
+    Raises
+    ------
+    UserError
+        If it cannot be opened.
+    """
+    try:
+        if path is None:
+            os.fstat(standard)  # a shell can close it
+            return standard
+        descriptor = os.open(path, how, 0o666)
+    except OSError as error:
+        raise UserError(f"{path or STANDARD[standard]} cannot be opened: {error.strerror}") from error
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def begin(options: argparse.Namespace, total: int | None, group: int, source: int, target: int) -> int:
+    """Cut off the output behind what it keeps, nothing, or to resume its whole lines; return how many of the input's.
+
+    Parameters
+    ----------
+    options : Namespace
+    total : int or None
+        Lines of the input, if they can be counted.
+    group : int
+        Lines out for each line in.
     source, target : int
         File descriptors.
 
     Raises
     ------
     UserError
-        If a file cannot be opened, or the output holds more lines than the input.
+        If the output is the input, another process writes it, or it does not fit the input. It stays as it is.
     """
-    try:
-        done = keep_whole_lines(options.output, group) if options.resume else 0
-        if total is not None and done > total:
-            raise UserError(
-                f"{options.output} has {done:,} lines but {options.input} has {total:,}: not what became of it"
-            )
-        source = 0 if options.input is None else os.open(options.input, os.O_RDONLY)
-        how = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if options.resume else os.O_TRUNC)
-        return done, source, 1 if options.output is None else os.open(options.output, how, 0o666)
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be opened: {error.strerror}") from error
+    is_file = stat.S_ISREG(os.fstat(target).st_mode)
+    if options.resume and not is_file:
+        raise UserError(f"--resume needs an output that is a file, which {options.output} is not")
+    if options.output is None or not is_file:
+        return 0
+    if os.path.sameopenfile(source, target):
+        raise UserError(f"{options.output} is the input too: choose another output")
+    lock(target, options.output)
+    done, size = whole_lines(options.output, group) if options.resume else (0, 0)
+    if total is not None and done > total:
+        raise UserError(
+            f"{options.output} has {done:,} lines but {options.input} has {total:,}: not what became of it"
+        )
+    os.ftruncate(target, size)
+    return done
+
+
+def lock(target: int, name: str) -> None:
+    """Keep other processes that ask for it from an open file, until all that have it open close it or end.
+
+    Raises
+    ------
+    UserError
+        If another process keeps it; one that was killed may take a moment to end.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{name} is being written by another process: wait until that has ended, or choose another output"
+                ) from error
+            time.sleep(PATIENCE / 20)
+        except OSError:  # a file system without locks
+            return None
 
 
 def read_sentences(source: int, options: argparse.Namespace, skip: int, errors: str) -> Iterator[list[str]]:

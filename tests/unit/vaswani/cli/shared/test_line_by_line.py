@@ -1,6 +1,8 @@
 """What `translate` and `parse` share, by work that needs no model; test_translate.py tests it by a whole command."""
 
 import argparse
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,52 @@ def test_what_does_not_go_together_is_refused(run):
         run("--input", "in", "--output", "out", "--resume")
     with pytest.raises(UserError, match="none cannot be read"):
         run("--input", "none")
+    Path("folder").mkdir()
+    with pytest.raises(UserError, match="folder is a directory: it must be a file or a pipe"):
+        run("--input", "folder", "--output", "out")
+    with pytest.raises(UserError, match="--resume needs an output that is a file, which /dev/null is not"):
+        run("--input", "in", "--output", "/dev/null", "--resume")
+    with pytest.raises(UserError, match="folder cannot be opened: Is a directory"):
+        run("--input", "in", "--output", "folder")
+    assert Path("out").read_text() == "x\nx\n"
+
+
+def test_an_output_that_is_refused_stays_as_it_is(run):
+    Path("in").write_text("ab\n")
+    Path("out").write_text("x\ny\nno line feed")
+    with pytest.raises(UserError, match="out has 2 lines but in has 1"):
+        run("--input", "in", "--output", "out", "--resume")
+    assert Path("out").read_text() == "x\ny\nno line feed"
+
+
+def test_the_input_is_no_output(run):
+    Path("in").write_text("ab\n")
+    Path("link").symlink_to("in")
+    for output in ("in", "link", "./in"):
+        with pytest.raises(UserError, match=f"{output} is the input too: choose another output"):
+            run("--input", "in", "--output", output)
+    with Path("in").open() as file:
+        descriptor = os.dup(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            with pytest.raises(UserError, match="in is the input too"):
+                run("--output", "in")
+        finally:
+            os.dup2(descriptor, 0)
+            os.close(descriptor)
+    assert Path("in").read_text() == "ab\n"
+
+
+def test_two_do_not_write_one_output(run, monkeypatch):
+    monkeypatch.setattr(line_by_line, "PATIENCE", 0.1)
+    Path("in").write_text("ab\n")
+    with Path("out").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="out is being written by another process: wait until that has ended"):
+            run("--input", "in", "--output", "out", "--resume")
+    assert run("--input", "in", "--output", "out") == 0
+    assert run("--input", "in", "--output", "out") == 0
+    assert Path("out").read_text() == "ba\n"
 
 
 def test_the_first_window_alone_is_asked_about_memory(capsys, monkeypatch):
