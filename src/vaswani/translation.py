@@ -6,6 +6,7 @@ The command line and the evaluations of training both translate by this.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,14 +14,16 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     CompileConfig,
+    GenerationConfig,
     LogitsProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as verbosity_of_transformers
 
 from .errors import UserError, first_line, not_found
 from .models.allowed_tokens_vaswani import AllowedTokens
-from .models.decoding_vaswani import PAPERS_DECODING
+from .models.decoding_vaswani import PAPERS_DECODING, DecodingSettings
 from .models.fusion_vaswani import CannotCompile
 from .models.generation_vaswani import length_arguments, max_positions
 from .models.int8_vaswani import Int8IsMissing
@@ -76,17 +79,18 @@ def load(
     Raises
     ------
     UserError
-        If model or tokenizer is missing, they do not fit each other, there is no such device, or int8 or compiling is
-        not for it.
+        If model or tokenizer is missing or not whole, they do not fit each other, there is no such device, or int8 or
+        compiling is not for it.
 
     Warns
     -----
     A warning is logged where float32 takes int8's place, or nothing can be compiled.
     """
-    try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype="float32" if dtype == INT8 else dtype)
-    except (OSError, ValueError) as error:
-        raise not_found(name, error) from error
+    model, problems = load_weights(name, dtype="float32" if dtype == INT8 else dtype)
+    problems.pop("unexpected", None)  # of which others may know
+    if problems:
+        raise UserError(f"model={name!r} has weights that do not fit its config.json: {', '.join(problems.values())}")
+    check_generation_config(name)
     tokenizer = load_tokenizer(tokenizer_name or name, model)
     if device is None:
         device = "cpu" if dtype == INT8 else str(torch.accelerator.current_accelerator() or "cpu")
@@ -99,6 +103,67 @@ def load(
     if torch_compile:
         _compile(model, name)
     return model, tokenizer
+
+
+def load_weights(name: str, setting: str = "model", **how: Any) -> tuple[Any, dict[str, str]]:
+    """Load a model from a folder or the Hub, and say in which ways its weights do not fit its config.
+
+    Parameters
+    ----------
+    name : str
+    setting : str, default="model"
+        What named it, for the error.
+    **how
+        As for ``from_pretrained``.
+
+    Returns
+    -------
+    model : PreTrainedModel
+        Weights that it lacks are random.
+    problems : dict of str to str
+        How many weights are "missing", "unexpected" or "mismatched", if any are, and one of them, in words.
+
+    Raises
+    ------
+    UserError
+        If it cannot be loaded at all.
+    """
+    verbosity = verbosity_of_transformers.get_verbosity()
+    verbosity_of_transformers.set_verbosity_error()  # its table of weights says less than the problems
+    try:
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, ignore_mismatched_sizes=True, output_loading_info=True, **how
+        )
+    except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
+        if not Path(name).exists():
+            raise not_found(name, error, setting) from error
+        raise UserError(f"{setting}={name!r} cannot be loaded: {first_line(error)}") from error
+    finally:
+        verbosity_of_transformers.set_verbosity(verbosity)
+    problems = {}
+    for kind, keys in report.items():
+        names = sorted(key if isinstance(key, str) else key[0] for key in keys)  # some come with two shapes
+        if names:
+            problems[kind.removesuffix("_keys")] = f"{len(names)} {kind.removesuffix('_keys')}, such as {names[0]}"
+    return model, problems
+
+
+def check_generation_config(name: str, setting: str = "model") -> None:
+    """Refuse a folder whose `generation_config.json` cannot be used: transformers would search without it.
+
+    Raises
+    ------
+    UserError
+        If there is such a file, and it is not whole, or a setting is out of its range.
+    """
+    if not (Path(name) / "generation_config.json").exists():
+        return
+    try:
+        DecodingSettings.read({}, None, GenerationConfig.from_pretrained(name))
+    except (OSError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{setting}={name!r} has a generation_config.json that cannot be used: {first_line(error)}"
+        ) from error
 
 
 def load_tokenizer(where: str, model: Any) -> PreTrainedTokenizerBase:

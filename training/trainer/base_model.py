@@ -2,21 +2,20 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
-from transformers.utils import logging
+from transformers import AutoConfig, GenerationConfig
 
 from training.data.preparation import load_named_tokenizer
 from training.data.sentence_encoder import description
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
 from training.trainer.model import PAPERS_DECODING, check_attention, check_is_ours, load_config
-from vaswani.errors import UserError, first_line, not_found
+from vaswani.errors import UserError, not_found
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
+from vaswani.translation import check_generation_config, load_weights
 
 
 # Of which each tokenizer of transformers writes one.
@@ -66,6 +65,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[TranslatorForConditiona
     model.config.source_lang, model.config.target_lang = settings.data.source_lang, settings.data.target_lang
     check_attention(config, settings.run.attn_implementation)
     model.set_attn_implementation(settings.run.attn_implementation)
+    check_generation_config(name, "model_name_or_path")
     try:
         GenerationConfig.from_pretrained(name)
     except OSError:  # it does not say how to decode
@@ -96,20 +96,8 @@ def _check_contradictions(config: TranslatorConfig, settings: ModelSettings) -> 
 
 def _load_weights(name: str, config: TranslatorConfig) -> TranslatorForConditionalGeneration:
     """Load all weights in float32, whatever type they were saved in."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what is wrong is said below, in one sentence
-    try:
-        loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(
-            name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
-        )
-    except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
-        raise UserError(
-            f"model_name_or_path={name!r} has no weights that can be loaded: {first_line(error)}"
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-    model, report = loaded
-    problems = [f"{len(keys)} {kind.replace('_keys', '')}" for kind, keys in report.items() if keys]
+    model, found = load_weights(name, "model_name_or_path", config=config, dtype=torch.float32)
+    problems = list(found.values())
     if config.tie_word_embeddings and model.lm_head.weight is not model.get_input_embeddings().weight:
         problems.append("two matrices where tie_word_embeddings=True wants one")
     if problems:

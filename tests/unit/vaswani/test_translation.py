@@ -1,4 +1,5 @@
 import gc
+import json
 from pathlib import Path
 from weakref import ref
 
@@ -202,6 +203,33 @@ def folder(model, tokenizer, tmp_path):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
     return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", b"torn", "cannot be loaded: .*header"),
+        ("config.json", {"encoder_ffn_dim": 64}, "do not fit its config.json: 6 mismatched, such as model.enc"),
+        (
+            "config.json",
+            {"encoder_layers": 3},
+            "do not fit its config.json: [0-9]+ missing, such as model.enc",
+        ),
+        ("config.json", {"d_model": "x"}, "cannot be loaded: .*d_model"),
+        ("generation_config.json", b"{", "has a generation_config.json that cannot be used: "),
+        ("generation_config.json", {"num_beams": "four"}, "cannot be used: num_beams='four' must be a whole number"),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_refused_in_a_sentence(folder, file, content, message, capfd):
+    path = Path(folder) / file
+    if isinstance(content, dict):
+        path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^model='.*' .*{message}") as error:
+        load(folder)
+    assert "\n" not in str(error.value)
+    assert "LOAD REPORT" not in capfd.readouterr().err
 
 
 @pytest.mark.skipif(kernel_problem() is not None, reason=str(kernel_problem()))

@@ -184,18 +184,31 @@ def without_fc1(weights):
         (lambda base: (base / "config.json").write_text(MarianConfig().to_json_string()), "is a 'marian' model"),
         (
             lambda base: (base / WEIGHTS).unlink(),
-            "has no weights that can be loaded: .*no file named model.safetensors",
+            "cannot be loaded: .*no file named model.safetensors",
         ),
-        (lambda base: (base / WEIGHTS).write_bytes(b"torn"), "has no weights that can be loaded: .*header"),
-        (lambda base: change_weights(base, without_fc1), "do not fit its config.json: 8 missing$"),
-        (lambda base: change_weights(base, lambda weights: weights | {"new": torch.ones(1)}), ": 1 unexpected$"),
-        (lambda base: change_config(base, encoder_ffn_dim=64), "do not fit its config.json: 6 mismatched$"),
+        (lambda base: (base / WEIGHTS).write_bytes(b"torn"), "cannot be loaded: .*header"),
+        (
+            lambda base: change_weights(base, without_fc1),
+            "do not fit its config.json: 8 missing, such as model",
+        ),
+        (
+            lambda base: change_weights(base, lambda weights: weights | {"new": torch.ones(1)}),
+            ": 1 unexpected, such as ",
+        ),
+        (
+            lambda base: change_config(base, encoder_ffn_dim=64),
+            "do not fit its config.json: 6 mismatched, such as ",
+        ),
+        (
+            lambda base: (base / "generation_config.json").write_text("{"),
+            "has a generation_config.json that cannot be used: ",
+        ),
         (
             lambda base: change_weights(base, lambda weights: weights | {"lm_head.weight": torch.ones(260, 16)}),
             "two matrices where tie_word_embeddings=True wants one",
         ),
     ],
-    ids=["absent", "marian", "no weights", "torn", "missing", "unexpected", "mismatched", "not tied"],
+    ids=["absent", "marian", "no weights", "torn", "missing", "unexpected", "mismatched", "search", "not tied"],
 )
 def test_what_is_no_whole_model_of_ours_is_one_clear_sentence(base, spoil, message, capfd):
     spoil(base)
