@@ -244,7 +244,7 @@ class Translator:
     Raises
     ------
     UserError
-        If there cannot be so many workers.
+        If there cannot be so many workers, or the model's search does not know the paper's length penalty.
     """
 
     def __init__(
@@ -259,6 +259,11 @@ class Translator:
         shortlist: Callable[[Sequence[Sequence[int]]], torch.Tensor] | None = None,
         **generate_kwargs: Any,
     ):
+        alpha = generate_kwargs.get("length_penalty_alpha")
+        if alpha is not None and not (hasattr(model, "decoder_state") or hasattr(model, "engine")):
+            raise UserError(
+                f"length_penalty_alpha={alpha} is for models of this library, not for {type(model).__name__}"
+            )
         self.model, self.tokenizer, self.max_batch_tokens = model, tokenizer, max_batch_tokens
         self.with_scores, self.generate_kwargs = with_scores, generate_kwargs
         limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
 
-from vaswani.errors import UserError, require
+from vaswani.errors import UserError, first_line, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
 from vaswani.models.decoding_vaswani import (
     ABOUT_OTHERS,
@@ -38,6 +38,8 @@ from .marian import stock_length_penalty, to_marian
 MODEL = "model.bin"
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 
+logger = logging.get_logger(__name__)
+
 # The settings of a generation config that mean here what they mean for our own models.
 HONOURED = frozenset((
     *PAPERS_DECODING, "max_new_tokens", "min_new_tokens", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
@@ -51,8 +53,17 @@ def library() -> Any:
 
 
 def supported_types(device: str) -> list[str]:
-    """Return the types in which CTranslate2 computes on a device of this machine."""
-    return sorted(library().get_supported_compute_types(device))
+    """Return the types in which CTranslate2 computes on a device of this machine.
+
+    Raises
+    ------
+    UserError
+        If there is no such device.
+    """
+    try:
+        return sorted(library().get_supported_compute_types(device))
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"device={device!r} must be a device of this machine: {first_line(error)}") from error
 
 
 def check_has_ctranslate2(config: VaswaniConfig) -> None:
@@ -267,6 +278,8 @@ class CTranslate2Model:
             output_limit(self.config, longest if extra is None else length, extra or 0)
             for length in attention_mask.sum(1).tolist()
         ]
+        if beams == 1 and length_penalty_alpha is not None:
+            logger.warning_once(f"length_penalty_alpha={alpha} has no effect with num_beams=1: it is for beam search")
         shortest = self.generation_config.min_new_tokens if min_new_tokens is None else min_new_tokens
         p = stock_length_penalty(alpha) if beams > 1 else 0.0
         results = self.translator.translate_batch(

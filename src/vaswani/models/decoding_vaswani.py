@@ -1,8 +1,8 @@
 """The settings of decoding: from the call of `generate`, its generation config and the model's."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,6 +14,13 @@ logger = logging.get_logger(__name__)
 
 # Section 6.1; hub_configs/*/generation_config.json have the same.
 PAPERS_DECODING = {"num_beams": 4, "length_penalty_alpha": 0.6, "extra_target_tokens": 50}
+
+# Beyond it, the length penalty of long outputs is no number any more; nobody wants a tenth of it.
+MOST_ALPHA = 10
+# The least that settings which count something may be.
+LEAST = {"num_beams": 1, "num_return_sequences": 1} | dict.fromkeys(
+    ("max_length", "max_new_tokens", "min_length", "min_new_tokens"), 0
+)
 
 # The values of transformers' settings that nobody set, as its trainer writes them into configs.
 THEIR_DEFAULTS = GenerationConfig._get_default_generation_params() | {"guidance_scale": 1}
@@ -121,31 +128,44 @@ class DecodingSettings:
         ValueError
             If two of the call's own settings contradict each other, or one of ours is out of its range.
         """
-        if given is not None and not isinstance(given, GenerationConfig):
-            raise ValueError(f"generation_config={given!r} must be a GenerationConfig, not a {type(given).__name__}")
+        check_config(given)
         levels = [call, {} if given is None else wishes(given), wishes(default)]
 
         def get(name: str) -> Any:
             return next((level[name] for level in levels if level.get(name) is not None), None)
 
-        beams = get("num_beams")
-        if beams is not None and (isinstance(beams, bool) or not isinstance(beams, int) or beams < 1):
-            raise ValueError(f"num_beams={beams!r} must be a whole number, 1 or more: 1 is greedy search")
+        for name, least in LEAST.items():
+            _check_whole(name, get(name), least)
+        suppressed = get("suppress_tokens")
+        if suppressed is not None and not isinstance(suppressed, list | tuple | torch.Tensor):
+            raise ValueError(f"suppress_tokens={suppressed!r} must be a list of ids")
         names = dict.fromkeys(name for level in levels for name in level)
         unknown = (name for name in names if name not in OURS | ABOUT_OTHERS)
         ends = get("eos_token_id")
         return cls(
-            num_beams=beams or 1,
+            num_beams=get("num_beams") or 1,
             length_penalty_alpha=_read_alpha(levels),
             extra_target_tokens=_read_extra(levels),
             foreign=foreign or next((name for name in unknown if asks_for_something(name, get(name))), None),
             is_explicit="length_penalty_alpha" in call,
             returns_dict=bool(get("return_dict_in_generate")),
             returns_several=(get("num_return_sequences") or 1) > 1,
-            suppress_tokens=tuple(get("suppress_tokens") or ()),
+            suppress_tokens=() if suppressed is None else tuple(map(int, suppressed)),
             eos_token_ids=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
             compile_config=None if get("disable_compile") else get("compile_config"),
         )
+
+
+def check_config(given: Any) -> None:
+    """Refuse what is given as a `generation_config` and is none.
+
+    Raises
+    ------
+    ValueError
+        If it is neither None nor a GenerationConfig.
+    """
+    if given is not None and not isinstance(given, GenerationConfig):
+        raise ValueError(f"generation_config={given!r} must be a GenerationConfig, not a {type(given).__name__}")
 
 
 def wishes(config: GenerationConfig) -> dict[str, Any]:
@@ -170,10 +190,12 @@ def asks_for_something(name: str, value: Any) -> bool:
 def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
     for number, level in enumerate(levels):
         alpha = level.get("length_penalty_alpha")
-        if alpha is not None and (
-            isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha)
-        ):
-            raise ValueError(f"length_penalty_alpha={alpha!r} must be a number: the paper's is 0.6")
+        is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+        if alpha is not None and not (is_number and abs(alpha) <= MOST_ALPHA):
+            raise ValueError(
+                f"length_penalty_alpha={alpha!r} must be a number from {-MOST_ALPHA} to {MOST_ALPHA}: the paper's is "
+                "0.6"
+            )
         theirs = next((name for name in THEIR_BEAM_SEARCH if level.get(name) is not None), None)
         if alpha is not None and theirs is not None:
             both = f"length_penalty_alpha={alpha} and {theirs}={level[theirs]}"
@@ -190,11 +212,15 @@ def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
     return PAPERS_DECODING["length_penalty_alpha"]
 
 
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
+        raise ValueError(f"{name}={value!r} must be a whole number, {least} or more")
+
+
 def _read_extra(levels: list[Mapping[str, Any]]) -> int | None:
     for level in levels:
         extra = level.get("extra_target_tokens")
-        if extra is not None and (isinstance(extra, bool) or not isinstance(extra, int) or extra < 0):
-            raise ValueError(f"extra_target_tokens={extra!r} must be a whole number, 0 or more")
+        _check_whole("extra_target_tokens", extra, 0)
         if level.get("max_new_tokens") is not None or level.get("max_length") is not None:
             return None
         if "extra_target_tokens" in level:

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .allowed_tokens_vaswani import AllowedTokens
-from .decoding_vaswani import PAPERS_DECODING, DecodingSettings
+from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config
 from .fusion_vaswani import AS_WRITTEN, Fused
 from .search_vaswani import DecoderState, Scorer, SearchState, beam_search, greedy_search, with_ends_forced_at
 
@@ -167,6 +167,9 @@ def run_search(
     `extra` is `DecodingSettings.extra_target_tokens`; for `only_bans` see `Scorer`, for `fused` `decoder_state`.
     """
     num_beams, length = generation_config.num_beams or 1, input_ids.shape[1]
+    for token in generation_config.suppress_tokens or []:
+        if not 0 <= token < model.config.vocab_size:
+            raise ValueError(f"suppress_tokens={token} must be an id from 0 to {model.config.vocab_size - 1}")
     limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
     if extra is not None:
         limit = torch.minimum(limit, source_lengths(model_kwargs)[::num_beams].to(limit) + extra)
@@ -211,6 +214,7 @@ def length_arguments(model: Any, source_length: int, call: Mapping[str, Any]) ->
         `max_new_tokens`, or nothing.
     """
     config = call.get("generation_config")
+    check_config(config)
     given = {**({} if config is None else config.to_diff_dict()), **call}
     is_limited = any(given.get(name) is not None for name in ("max_length", "max_new_tokens"))
     if is_limited or hasattr(model, "decoder_state"):

@@ -117,6 +117,10 @@ class TranslationPipeline(Pipeline):
         **generate_kwargs: Any,
     ) -> tuple[dict, dict, dict]:
         self._check_languages(src_lang, tgt_lang)
+        if generate_kwargs.get("return_dict_in_generate"):
+            raise ValueError(
+                "return_dict_in_generate=True must be left out: a pipeline returns text; generate() returns more"
+            )
         preprocess = {} if truncation is None else {"truncation": truncation}
         postprocess = {"return_tensors": return_tensors, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
         return preprocess, generate_kwargs, {name: value for name, value in postprocess.items() if value is not None}
@@ -141,7 +145,8 @@ class TranslationPipeline(Pipeline):
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape
         generate_kwargs |= length_arguments(self.model, source_length, generate_kwargs)
-        output_ids = self.model.generate(**model_inputs, **generate_kwargs)
+        output = self.model.generate(**model_inputs, **generate_kwargs)
+        output_ids = getattr(output, "sequences", output)  # the model's generation config may ask for a ModelOutput
         # (B * n, T) -> (B, n, T), so that the base class can take a batch apart
         return {"output_ids": output_ids.reshape(batch_size, -1, output_ids.shape[-1])}
 

@@ -166,6 +166,8 @@ def test_more_workers_than_cores_are_refused(model, tokenizer, monkeypatch):
 def test_what_generate_does_not_take_is_said_in_a_sentence(model, tokenizer):
     with pytest.raises(UserError, match="nonsense"):
         translate(model, tokenizer, ["one"], nonsense=1)
+    with pytest.raises(UserError, match=r"^length_penalty_alpha=0\.9 is for models of this library, not for Marian"):
+        translate(marian_twin(model), tokenizer, ["one"], length_penalty_alpha=0.9)
 
 
 def test_of_ten_thousand_tokens_the_model_reads_all(model, tokenizer, caplog):

@@ -4,6 +4,11 @@ import argparse
 import math
 from typing import Any
 
+from vaswani.errors import UserError
+
+
+MOST_ALPHA = 10  # that of models/decoding_vaswani.py, which imports torch
+
 
 def at_least_one(text: str) -> int:
     """Parse a whole number of at least 1."""
@@ -12,14 +17,14 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-def finite_number(text: str) -> float:
-    """Parse a number that is neither infinite nor NaN."""
+def alpha(text: str) -> float:
+    """Parse alpha of the length penalty."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number, such as 0.6")
+    if not abs(number) <= MOST_ALPHA:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from {-MOST_ALPHA} to {MOST_ALPHA}, such as 0.6")
     return number
 
 
@@ -50,7 +55,7 @@ def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--num_beams", type=at_least_one, metavar="N", help="beams; 1 is greedy search (the paper: 4)")
     parser.add_argument(
         "--length_penalty_alpha",
-        type=finite_number,
+        type=alpha,
         metavar="A",
         help="alpha of the paper's length penalty ((5 + length) / 6)^alpha (the paper: 0.6)",
     )
@@ -111,6 +116,15 @@ def add_shortlist_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def decoding(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags for ``generate()`` that were given."""
+    """Return the flags for ``generate()`` that were given.
+
+    Raises
+    ------
+    UserError
+        If the shortest translation would be longer than the longest.
+    """
     names = ("num_beams", "length_penalty_alpha", "max_new_tokens", "min_new_tokens")
+    least, most = options.min_new_tokens, options.max_new_tokens
+    if least is not None and most is not None and least > most:
+        raise UserError(f"min_new_tokens={least} must be at most max_new_tokens={most}")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}

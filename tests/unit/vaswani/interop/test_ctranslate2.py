@@ -48,6 +48,15 @@ def theirs(ours, tokenizer, tmp_path):
     return CTranslate2Model(tmp_path)
 
 
+def test_a_device_that_is_not_there_and_an_alpha_without_beams_are_told(theirs, tokenizer, monkeypatch):
+    with pytest.raises(UserError, match="device='abacus' must be a device of this machine: "):
+        supported_types("abacus")
+    said = []
+    monkeypatch.setattr(module.logger, "warning_once", said.append)
+    translate(theirs, tokenizer, ["one"], num_beams=1, length_penalty_alpha=3.0, **LIMIT)
+    assert said == ["length_penalty_alpha=3.0 has no effect with num_beams=1: it is for beam search"]
+
+
 def test_log_probabilities_are_ours(ours, theirs, batch):
     inputs = batch(ours.config)
     labels = inputs["labels"].masked_fill(inputs["labels"] == -100, 0)

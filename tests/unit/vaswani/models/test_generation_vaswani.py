@@ -105,7 +105,20 @@ def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length_penalty_alpha": "0.6"}, "length_penalty_alpha='0.6' must be a number: the paper's is 0.6"),
+        (
+            {"length_penalty_alpha": "0.6"},
+            "length_penalty_alpha='0.6' must be a number from -10 to 10: the paper's is",
+        ),
+        ({"length_penalty_alpha": 10.5}, "length_penalty_alpha=10.5 must be a number from -10 to 10"),
+        ({"length_penalty_alpha": -5000}, "length_penalty_alpha=-5000 must be a number from -10 to 10"),
+        ({"max_new_tokens": 2.9}, "max_new_tokens=2.9 must be a whole number, 0 or more"),
+        ({"max_length": 3.5}, "max_length=3.5 must be a whole number, 0 or more"),
+        ({"min_new_tokens": "3"}, "min_new_tokens='3' must be a whole number, 0 or more"),
+        ({"num_return_sequences": 0}, "num_return_sequences=0 must be a whole number, 1 or more"),
+        ({"num_return_sequences": 2.0}, "num_return_sequences=2.0 must be a whole number, 1 or more"),
+        ({"suppress_tokens": 5}, "suppress_tokens=5 must be a list of ids"),
+        ({"suppress_tokens": [99999]}, "suppress_tokens=99999 must be an id from 0 to "),
+        ({"num_beams": 1, "suppress_tokens": [-1]}, "suppress_tokens=-1 must be an id from 0 to "),
         ({"length_penalty_alpha": True}, "length_penalty_alpha=True must be a number"),
         ({"length_penalty_alpha": float("nan")}, "length_penalty_alpha=nan must be a number"),
         ({"length_penalty_alpha": float("inf")}, "length_penalty_alpha=inf must be a number"),

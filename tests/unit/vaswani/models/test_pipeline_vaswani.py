@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vaswani.models.pipeline_vaswani import as_inputs, tokenizer_problem
+from vaswani.models.pipeline_vaswani import TranslationPipeline, as_inputs, tokenizer_problem
+from vaswani.tokenization import train_tokenizer
 
 
 class Tokenizer:
@@ -31,6 +32,19 @@ def test_a_tokenizer_must_fit_its_model(kind, tokenizer, problem):
     if kind == "ours":
         model.decoder_state = None
     assert tokenizer_problem(model, tokenizer) == problem
+
+
+def test_a_pipeline_returns_text_whatever_generate_does(random_model):
+    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
+    model = random_model(vocab_size=265)
+    pipe = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
+    plain = pipe("one two", max_new_tokens=5)
+    model.generation_config.return_dict_in_generate = True
+    assert pipe("one two", max_new_tokens=5) == plain
+    with pytest.raises(ValueError, match="return_dict_in_generate=True must be left out: a pipeline returns text"):
+        pipe("one two", return_dict_in_generate=True)
+    with pytest.raises(ValueError, match=r"generation_config={'num_beams': 2} must be a GenerationConfig, not a dict"):
+        pipe("one two", generation_config={"num_beams": 2})
 
 
 def test_all_that_yields_strings_is_taken():

@@ -2,14 +2,17 @@ import argparse
 
 import pytest
 
+from vaswani.cli.shared import flags
 from vaswani.cli.shared.flags import (
     add_batch_flag,
     add_decoding_flags,
     add_model_flags,
+    alpha,
     at_least_one,
     decoding,
-    finite_number,
 )
+from vaswani.errors import UserError
+from vaswani.models import decoding_vaswani
 
 
 @pytest.fixture
@@ -32,14 +35,24 @@ def test_other_counts_are_refused(text):
         at_least_one(text)
 
 
-def test_finite_numbers_have_any_sign():
-    assert [finite_number(text) for text in ("0.6", "-1", "0", "1e-3")] == [0.6, -1.0, 0.0, 0.001]
+def test_alpha_has_any_sign():
+    assert [alpha(text) for text in ("0.6", "-1", "0", "1e-3", "10")] == [0.6, -1.0, 0.0, 0.001, 10.0]
+    assert flags.MOST_ALPHA == decoding_vaswani.MOST_ALPHA
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "much", ""])
-def test_other_numbers_are_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a number, such as 0\.6$"):
-        finite_number(text)
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "10.1", "-5000", "much", ""])
+def test_another_alpha_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a number from -10 to 10, such as 0\.6$"):
+        alpha(text)
+
+
+def test_the_shortest_translation_is_no_longer_than_the_longest(parse):
+    assert decoding(parse("--min_new_tokens", "3", "--max_new_tokens", "3")).keys() == {
+        "min_new_tokens",
+        "max_new_tokens",
+    }
+    with pytest.raises(UserError, match="min_new_tokens=4 must be at most max_new_tokens=3"):
+        decoding(parse("--min_new_tokens", "4", "--max_new_tokens", "3"))
 
 
 def test_generate_is_given_only_the_flags_that_were_given(parse):
