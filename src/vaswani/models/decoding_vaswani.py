@@ -193,8 +193,8 @@ def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
         is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
         if alpha is not None and not (is_number and abs(alpha) <= MOST_ALPHA):
             raise ValueError(
-                f"length_penalty_alpha={alpha!r} must be a number from {-MOST_ALPHA} to {MOST_ALPHA}: the paper's is "
-                "0.6"
+                f"length_penalty_alpha={alpha!r} must be a number from {-MOST_ALPHA} to {MOST_ALPHA}: "
+                "the paper's is 0.6"
             )
         theirs = next((name for name in THEIR_BEAM_SEARCH if level.get(name) is not None), None)
         if alpha is not None and theirs is not None:
