@@ -1,11 +1,16 @@
 """Where an evaluation that was made after a run is noted: in the run's metrics.jsonl, and in the model card."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from .card import add_to_card
+from .errors import UserError, first_line
 from .results import Evaluation
+
+
+CHECKPOINT = re.compile(r"step-(\d+)(-|$)")  # the name of a checkpoint's folder, which may end in a note
 
 
 def describe_weights(model: str) -> dict[str, Any]:
@@ -17,8 +22,9 @@ def describe_weights(model: str) -> dict[str, Any]:
         `step`, `averaged_checkpoints` and `checkpoint` of an `Evaluation`; the first two None where not known.
     """
     folder = Path(model)
-    if folder.name.startswith("step-"):
-        return {"step": int(folder.name.split("-")[1]), "averaged_checkpoints": 1, "checkpoint": folder.name}
+    checkpoint = CHECKPOINT.match(folder.name)
+    if checkpoint:
+        return {"step": int(checkpoint[1]), "averaged_checkpoints": 1, "checkpoint": folder.name}
     last: dict[str, Any] = {}
     for row in _rows(metrics_of(folder)):
         last |= row
@@ -34,8 +40,9 @@ def metrics_of(folder: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+def card_of(folder: Path) -> Path:
+    """Return the card of a model folder."""
+    return folder / "README.md"
 
 
 def record(evaluation: Evaluation, model: str) -> str:
@@ -44,17 +51,54 @@ def record(evaluation: Evaluation, model: str) -> str:
     Returns
     -------
     str
-        A sentence that says where it was recorded, or why not.
+        A sentence that says where it was recorded, or that the model is no folder.
+
+    Raises
+    ------
+    UserError
+        If the metrics cannot be written, or the card cannot be read or written.
     """
     folder = Path(model)
     if not folder.is_dir():
         return f"Not recorded: {model} is no folder."
-    metrics, card = metrics_of(folder), folder / "README.md"
+    metrics, card = metrics_of(folder), card_of(folder)
     try:
-        with metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(evaluation.to_row(), ensure_ascii=False) + "\n")
-        if card.exists():
-            add_to_card(evaluation, card)
+        _append(metrics, json.dumps(evaluation.to_row(), ensure_ascii=False))
     except OSError as error:
-        return f"Not recorded: {error}"
-    return f"Recorded in {metrics}" + (f" and {card}" if card.exists() else "")
+        raise UserError(
+            f"the evaluation cannot be recorded in {metrics}: {error.strerror} (--no_record does without)"
+        ) from error
+    if not card.exists():
+        return f"Recorded in {metrics}"
+    try:
+        add_to_card(evaluation, card)
+    except Exception as error:  # depending on what stands in a card, the libraries raise half a dozen kinds
+        raise UserError(
+            f"the evaluation is recorded in {metrics}, but cannot be in {card}: {first_line(error)}"
+        ) from error
+    return f"Recorded in {metrics} and {card}"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics, but for lines that are not whole, as a process that was killed may leave them."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # there are none, or they may not be read
+        return []
+    return [row for row in map(_row, lines) if isinstance(row, dict)]
+
+
+def _row(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line, also behind one that is not whole."""
+    with path.open("ab+") as file:
+        size = file.tell()
+        file.seek(max(0, size - 1))
+        start = b"" if file.read() in (b"", b"\n") else b"\n"
+        file.write(start + line.encode() + b"\n")

@@ -62,7 +62,7 @@ LIBRARY = {
     "interop": ("translation", "workers", "models", "errors"),
     "evaluation": ("results", "scoring", "parsing", "translation", "models"),
     "card": ("results",),
-    "record": ("card", "results"),
+    "record": ("card", "results", "errors"),
     "demo": ("pictures", "translation", "text", "models", "errors"),
     "cli": (
         "demo",

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from vaswani.errors import UserError
 from vaswani.record import describe_weights, metrics_of, record
 
 
@@ -25,6 +26,24 @@ def test_weights_are_those_that_the_run_published_last(run):
     assert describe_weights("some/model") == unknown
 
 
+def test_only_the_name_of_a_checkpoint_tells_its_step(run):
+    for name in ("step-by-step", "step-", "step-500th"):
+        (run / name).mkdir()
+        assert describe_weights(str(run / name)) == {"step": 600, "averaged_checkpoints": 3, "checkpoint": name}
+    noted = {"step": 500, "averaged_checkpoints": 1, "checkpoint": "step-0000500-best"}
+    assert describe_weights("checkpoints/step-0000500-best") == noted
+
+
+@pytest.mark.parametrize("rest", [b'{"step": 700, "spl', b"7\n", b"\xff\n", b"\n"])
+def test_lines_of_metrics_that_are_not_whole_are_left_out(rest, evaluation, run):
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(rest)
+    assert describe_weights(str(run / "model"))["step"] == 600
+    record(evaluation, str(run / "model"))
+    lines = (run / "metrics.jsonl").read_bytes().splitlines()
+    assert (lines[2], json.loads(lines[3])) == (rest.removesuffix(b"\n"), evaluation.to_row())
+
+
 def test_a_row_goes_to_the_run_of_its_model_or_checkpoint(evaluation, run):
     for folder in (run / "model", run / "checkpoints" / "step-0000500"):
         assert metrics_of(folder) == run / "metrics.jsonl"
@@ -38,4 +57,16 @@ def test_a_folder_by_itself_has_its_own_metrics_and_a_hub_id_none(evaluation, tm
     assert record(evaluation, "some/model") == "Not recorded: some/model is no folder."
     (tmp_path / "metrics.jsonl").unlink()
     (tmp_path / "metrics.jsonl").mkdir()
-    assert record(evaluation, str(tmp_path)).startswith("Not recorded: ")
+    assert describe_weights(str(tmp_path))["step"] is None
+    with pytest.raises(UserError, match=r"^the evaluation cannot be recorded in .*metrics\.jsonl: Is a directory \("):
+        record(evaluation, str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"# Sch\xf6n\n", b"---\n- a list\n---\n", b"---\n{\n---\n", None])
+def test_a_card_that_cannot_be_read_is_said_and_stays_as_it_is(content, evaluation, tmp_path):
+    card = tmp_path / "README.md"
+    card.mkdir() if content is None else card.write_bytes(content)
+    with pytest.raises(UserError, match=r"^the evaluation is recorded in .*metrics\.jsonl, but cannot be in .*README"):
+        record(evaluation, str(tmp_path))
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == evaluation.to_row()
+    assert content is None or card.read_bytes() == content
