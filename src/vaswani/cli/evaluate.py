@@ -38,7 +38,7 @@ from vaswani.record import describe_weights, record
 from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
 from vaswani.scoring import references
 from vaswani.scoring.protocols import check_language, moses_languages, suspicions
-from vaswani.scoring.references import EvaluationSet, ReadSplit, read_hypotheses, require_equal, wrong_size
+from vaswani.scoring.references import EvaluationSet, ReadSplit, as_many, read_hypotheses, wrong_size
 from vaswani.scoring.significance import compare
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.translation import load
@@ -283,12 +283,11 @@ def announced_workers(model: PreTrainedModel, options: argparse.Namespace) -> in
 def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evaluation, list[str]]:
     """Score what stands in a file: translations, or trees."""
     if options.target_lang != TREES:
-        hypotheses = read_hypotheses(options.hypothesis, text)
+        hypotheses = read_hypotheses(options.hypothesis, text, options.max_samples)
         warn(suspicions(hypotheses, text.references, options.tokenized))
         how = options.target_lang, options.lowercase, options.tokenized
         return judge(text, hypotheses, *how), hypotheses
-    trees = list(read_trees(options.hypothesis))
-    require_equal(options.hypothesis, list(map(str, trees)), text.name, text.references)
+    trees = as_many(options.hypothesis, list(read_trees(options.hypothesis)), text, options.max_samples, "trees")
     pairs = zip(text.references, text.sources or [], strict=True)
     gold = [restore(symbols, words.split(), is_gold=True).tree for symbols, words in pairs]
     return ParsingEvaluation(split=text.split, **score_trees(gold, trees)), list(map(linearize, trees))
@@ -303,7 +302,7 @@ def as_trees(outputs: list[str], text: EvaluationSet) -> list[str]:
 def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str] | None:
     """Return the translations to compare with, if there are any."""
     if options.baseline_hypothesis:
-        return read_hypotheses(options.baseline_hypothesis, text)
+        return read_hypotheses(options.baseline_hypothesis, text, options.max_samples)
     if options.baseline_model is None:
         return None
     where = options.baseline_model, None, options.device, options.dtype

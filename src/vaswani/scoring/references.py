@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from datasets import Dataset
 
@@ -10,6 +10,8 @@ from vaswani.errors import UserError
 from vaswani.text.hub import load_split
 from vaswani.text.parallel import read_lines
 
+
+Line = TypeVar("Line")
 
 # The sets of section 6.1: the one on which choices were made, and the one that is reported.
 NEWSTEST = {"newstest2013": 3000, "newstest2014": 3003}
@@ -38,20 +40,21 @@ def read_files(source: str | None, reference: str, samples: int | None = None) -
         May be missing where the translations exist already.
     reference : str
     samples : int or None, default=None
-        Read only this many lines.
+        Take only this many lines.
 
     Raises
     ------
     UserError
-        If a file is missing, empty or not UTF-8, or the numbers of lines differ.
+        If a file is missing, empty or not UTF-8, the numbers of lines differ, or no pair has text on both sides.
     """
     references = read_lines(reference)[:samples]
     if not references:
         raise UserError(f"the reference {reference} is empty: it must hold a sentence a line")
-    sources = None if source is None else read_lines(source)[:samples]
-    if sources is not None:
-        require_equal(source, sources, reference, references)
-    return EvaluationSet(Path(reference).name, "test", sources, references)
+    text = EvaluationSet(Path(reference).name, "test", None, references)
+    if source is not None:
+        text = text._replace(sources=as_many(source, read_lines(source), text, samples))
+    require_pair(text)
+    return text
 
 
 def read_dataset(
@@ -76,15 +79,37 @@ def read_dataset(
     Raises
     ------
     UserError
-        If the dataset, its configuration, the split or a language is missing.
+        If the dataset, its configuration, the split or a language is missing, or no pair has text on both sides.
     """
     rows = read_split(name, config, split, languages)
     sources, references = ([sentence or "" for sentence in rows[side][:samples]] for side in ("source", "target"))
-    return EvaluationSet(f"{Path(name).name}{f' ({config})' if config else ''}", split, sources, references)
+    text = EvaluationSet(f"{Path(name).name}{f' ({config})' if config else ''}", split, sources, references)
+    require_pair(text)
+    return text
 
 
-def read_hypotheses(path: str, text: EvaluationSet) -> list[str]:
+def require_pair(text: EvaluationSet) -> None:
+    """Refuse a text of which nothing can be scored.
+
+    Raises
+    ------
+    UserError
+        If each pair has an empty side; where sources are not known, if all references are empty.
+    """
+    sides = [text.references] if text.sources is None else [text.sources, text.references]
+    if not any(all(side.strip() for side in pair) for pair in zip(*sides, strict=True)):
+        raise UserError("the text holds no pair to score: one at least must have text on both sides")
+
+
+def read_hypotheses(path: str, text: EvaluationSet, samples: int | None = None) -> list[str]:
     """Read translations of a test set.
+
+    Parameters
+    ----------
+    path : str
+    text : EvaluationSet
+    samples : int or None, default=None
+        To how many lines the text was cut; the translations may be of all, or of these.
 
     Raises
     ------
@@ -95,22 +120,36 @@ def read_hypotheses(path: str, text: EvaluationSet) -> list[str]:
     if not hypotheses:
         lines = len(text.references)
         raise UserError(f"the hypothesis file {path} is empty: it must hold a line for each of {lines:,} references")
-    require_equal(path, hypotheses, text.name, text.references)
-    return hypotheses
+    return as_many(path, hypotheses, text, samples)
 
 
-def require_equal(name: str | None, lines: list[str], other_name: str, other_lines: list[str]) -> None:
-    """Refuse files of unequal length.
+def as_many(path: str, lines: list[Line], text: EvaluationSet, samples: int | None, unit: str = "lines") -> list[Line]:
+    """Cut what a file holds to the samples, and refuse it if it has not as many lines as the references.
+
+    Parameters
+    ----------
+    path : str
+    lines : list
+        Of the whole file.
+    text : EvaluationSet
+        Cut already.
+    samples : int or None
+    unit : str, default="lines"
+        What is counted.
 
     Raises
     ------
     UserError
-        Naming both and their numbers of lines.
+        Naming both texts and their numbers of lines.
     """
-    if len(lines) != len(other_lines):
-        raise UserError(
-            f"{name} has {len(lines):,} lines but {other_name} has {len(other_lines):,}: the numbers must be equal"
-        )
+    first, count = lines[:samples], len(text.references)
+    if len(first) == count:
+        return first
+    if count == samples:  # the references may have been more
+        must = f"the first {count:,} of {text.name} are scored: it must have as many"
+    else:
+        must = f"{text.name} has {count:,}: the numbers must be equal"
+    raise UserError(f"{path} has {len(lines):,} {unit} but {must}")
 
 
 def wrong_size(text: EvaluationSet) -> str | None:

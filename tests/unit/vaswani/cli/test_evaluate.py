@@ -201,6 +201,30 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files
     assert str(refused.value).startswith(sentence)
 
 
+@pytest.fixture
+def published(model, tokenizer, files, tmp_path):
+    """Write a model folder, and return the flags that have it evaluated, each line with a token."""
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    return ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "1"]
+
+
+def test_a_text_of_empty_lines_is_refused_in_a_sentence(published, tmp_path):
+    (tmp_path / "empty").write_text("\n" * 40)
+    for flag in ("--source", "--reference"):
+        with pytest.raises(UserError, match=r"^the text holds no pair to score: one at least must have text on both"):
+            evaluate([*published, flag, "empty"])
+
+
+def test_samples_are_the_first_of_all_files(files, capsys):
+    Path("first.de").write_text("\n".join(files[:5]))
+    for hypothesis in ("good.de", "first.de"):
+        flags = ["--hypothesis", hypothesis, "--reference", "test.de", "--max_samples", "5", "--output", "out.de"]
+        evaluate([*flags, "--baseline_hypothesis", "bad.de", "--json"])
+        assert json.loads(capsys.readouterr().out)["sentences"] == 5
+        assert Path("out.de").read_text().splitlines() == Path(hypothesis).read_text().splitlines()[:5]
+
+
 def test_workers_translate_what_is_scored(model, tokenizer, files, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(workers, "usable_cores", lambda: 2)
     model.save_pretrained(tmp_path / "model")
@@ -244,6 +268,15 @@ def test_trees_of_a_file_are_scored_as_evalb_scores_them(treebank, capsys):
     said = capsys.readouterr().out
     for text in ("gold.mrg, test: 4 trees", "labelled F1                    96.30", "F1 of 1-10 words"):
         assert text in said
+
+
+def test_samples_of_trees_are_cut_and_counted_as_trees(treebank, capsys):
+    flags = ["--hypothesis", "other.mrg", "--reference", "gold.mrg", "--target_lang", "tree", "--json"]
+    evaluate([*flags, "--max_samples", "2"])
+    assert json.loads(capsys.readouterr().out)["sentences"] == 2
+    Path("other.mrg").write_text(f"{TREES[0]}\n")
+    with pytest.raises(UserError, match=r"^other\.mrg has 1 trees but gold\.mrg has 4: the numbers must be equal$"):
+        evaluate(flags)
 
 
 def test_a_parser_is_scored_on_a_treebank_or_a_file(treebank, capsys):
