@@ -14,6 +14,7 @@ from datasets import Dataset, DatasetDict
 from training.data.grammar.corpus import write_corpus
 from training.data.substitution import parts, substituted
 from training.settings import DataSettings
+from vaswani.errors import UserError
 from vaswani.parsing.splits import as_row, load_treebank
 from vaswani.parsing.splits import load_split as load_other_split
 from vaswani.parsing.treebank import PREFIX, find_files, read_trees
@@ -91,10 +92,14 @@ def load_split(name: str, config: str | None, split: str, languages: tuple[str, 
     Raises
     ------
     UserError
-        If the dataset, configuration, split or a language is missing.
+        If the dataset, configuration, split or a language is missing, or the grammar is to have a configuration.
     """
     if name != GRAMMAR:
         return load_other_split(name, config, split, languages)
+    if config is not None:
+        raise UserError(
+            f"dataset_config_name={config!r} is for other datasets, but dataset_name={name!r} is the grammar"
+        )
     hub.require_splits(SPLITS, [split], name)
     with TemporaryDirectory() as folder:
         rows = read_files([str(write_corpus(Path(folder)) / f"{split}.tsv")], languages)

@@ -19,7 +19,8 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from vaswani.memory import Forecast
 from vaswani.models.trees_vaswani import TREES, linearize, restore
 from vaswani.parsing.scores import score_trees
 from vaswani.parsing.splits import load_split
-from vaswani.parsing.treebank import PREFIX, read_trees
+from vaswani.parsing.treebank import read_trees
 from vaswani.record import describe_weights, record
 from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
 from vaswani.scoring import references
@@ -44,146 +45,63 @@ from vaswani.shortlists.shortlist import Shortlist
 from vaswani.translation import load
 from vaswani.workers import choose_workers, describe_workers
 
-from .shared.flags import (
-    add_batch_flag,
-    add_compile_flag,
-    add_decoding_flags,
-    add_engine_flag,
-    add_model_flags,
-    add_shortlist_flag,
-    add_workers_flag,
-    at_least_one,
-    decoding,
-)
+from .evaluate_flags import DEFAULT_LANGUAGE, add_flags, check, check_is_plain, fill_in_defaults, is_treebank
+from .shared.flags import decoding
 from .shared.loading import load_model
+from .shared.outputs import write_output
 
 
-DEFAULT_LANGUAGE = "de"
+__all__ = ["add_flags", "run"]
+
 WIDTH = 100  # columns of a terminal that are used
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags of the command."""
-    what = parser.add_argument_group("what to score: one of these")
-    what.add_argument("--model", metavar="DIR_OR_HUB_ID", help="a model, which translates the sources")
-    what.add_argument("--hypothesis", metavar="FILE", help="translations, a sentence a line, as plain text")
-    text = parser.add_argument_group("on which text: a dataset, or files of a sentence a line")
-    text.add_argument(
-        "--dataset_name", help="a dataset of the Hub, a local folder in its layout, or a folder of trees: treebank:DIR"
-    )
-    text.add_argument("--dataset_config_name", help="the dataset's configuration, such as 'de-en'")
-    text.add_argument("--split", default="test", help="the dataset's split (default: test)")
-    text.add_argument("--source", metavar="FILE", help="what to translate")
-    text.add_argument("--reference", metavar="FILE", help="its translation by people")
-    text.add_argument("--source_lang", help="language of the sources (default: the model's)")
-    text.add_argument(
-        "--target_lang",
-        help="language of the references, for the dataset and for Moses' tokenizer: one of "
-        f"{', '.join(moses_languages())}; or {TREES}, for parses (default: the model's, or the ending of --reference, "
-        f"or {DEFAULT_LANGUAGE})",
-    )
-    text.add_argument("--max_samples", type=at_least_one, metavar="N", help="only the first N sentences")
-    how = parser.add_argument_group("how")
-    how.add_argument("--lowercase", action="store_true", help="score without regard to case, as is usual for Multi30k")
-    how.add_argument(
-        "--tokenized",
-        action="store_true",
-        help="all text was tokenized before, as by training/preprocess.py: count its tokens as they are",
-    )
-    how.add_argument(
-        "--unconstrained",
-        action="store_true",
-        help="let a parser write whatever it finds likely, and repair it, instead of nothing but trees",
-    )
-    how.add_argument("--baseline_hypothesis", metavar="FILE", help="translations to compare with")
-    how.add_argument(
-        "--baseline_model",
-        metavar="DIR_OR_HUB_ID",
-        help="a model to compare with, which translates without --shortlist",
-    )
-    add_engine_flag(how)
-    add_decoding_flags(how)
-    add_shortlist_flag(how)
-    add_batch_flag(how)
-    add_workers_flag(how)
-    add_compile_flag(how)
-    add_model_flags(how)
-    out = parser.add_argument_group("what becomes of it")
-    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")
-    out.add_argument("--output", metavar="FILE", help="write the translations there")
-    out.add_argument(
-        "--no_record", dest="record", action="store_false", help="leave metrics.jsonl and the model card alone"
-    )
 
 
 def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
     """Read, translate unless that is done, score, compare, record, print; `read_split` may know further datasets."""
     check(options)
+    fill_in_defaults(options)
     disable_progress_bar()  # transformers' own, at loading
     loaded = None if options.model is None else load_model(options)
+    other = None if options.baseline_model is None else load_baseline(options)
     choose_languages(options, None if loaded is None else loaded[0].config)
     text = read_text(options, read_split)
     warn(filter(None, [wrong_size(text)]))
+    baseline = read_baseline(text, options)
     if loaded is None:
         evaluation, hypotheses = judge_file(text, options)
     else:
         evaluation, hypotheses = evaluate_model(*loaded, text, options)
         evaluation = replace(evaluation, **describe_weights(options.model))
     evaluation = replace(evaluation, test_set=text.name, target_lang=options.target_lang)
-    if options.output:
-        lines = hypotheses if options.target_lang != TREES else as_trees(hypotheses, text)
-        Path(options.output).write_bytes("".join(f"{line}\n" for line in lines).encode())
-    baseline = read_baseline(text, options)
+    failed: list[str] = []  # from here on, what fails keeps nothing else from being done
+    with noting(failed):
+        write_translations(hypotheses, text, options)
+    with noting(failed):
+        if other is not None:
+            baseline = translate_baseline(*other, text, options)
     if baseline is not None:
         assert isinstance(evaluation, TranslationEvaluation)
         how = options.target_lang, options.lowercase, options.tokenized
-        results = compare(hypotheses, baseline, text.references, *how)
-        evaluation = replace(evaluation, comparison=results)
-    if loaded is not None and options.record:
-        print(record(evaluation, options.model), file=sys.stderr)
-    write(evaluation, options.json)
+        evaluation = replace(evaluation, comparison=compare(hypotheses, baseline, text.references, *how))
+    publish(evaluation, options, failed)
+    if failed:
+        raise UserError("; ".join(failed))
     return 0
+
+
+@contextmanager
+def noting(failed: list[str]) -> Generator[None, None, None]:
+    """Note what fails in a block, and go on after it."""
+    try:
+        yield
+    except UserError as error:
+        failed.append(str(error))
 
 
 def warn(sentences: Iterable[str]) -> None:
     """Print warnings apart from the scores."""
     for sentence in sentences:
         print(f"warning: {sentence}", file=sys.stderr)
-
-
-def check(options: argparse.Namespace) -> None:
-    """Check that the flags go together.
-
-    Raises
-    ------
-    UserError
-        If they do not.
-    """
-    if (options.model is None) == (options.hypothesis is None):
-        raise UserError("exactly one of model and hypothesis must be given: what is judged?")
-    if options.shortlist and options.model is None:
-        raise UserError("shortlist is for a model: a hypothesis has been written already")
-    if options.engine != "torch":
-        if options.model is None:
-            raise UserError(f"engine={options.engine!r} is for a model: a hypothesis has been written already")
-        for name in ("shortlist", "torch_compile"):
-            if getattr(options, name):
-                raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
-    if options.torch_compile and not (options.model or options.baseline_model):
-        raise UserError("torch_compile is for a model: a hypothesis has been written already")
-    if options.baseline_hypothesis and options.baseline_model:
-        raise UserError("at most one of baseline_hypothesis and baseline_model can be given")
-    if options.workers is not None and not (options.model or options.baseline_model):
-        raise UserError(f"workers={options.workers} is for a model: a hypothesis has been written already")
-    needs_source = options.reference and options.target_lang != TREES and (options.model or options.baseline_model)
-    if needs_source and options.source is None:
-        raise UserError("source is missing: a model needs something to translate")
-    if (options.reference is None) == (options.dataset_name is None):
-        raise UserError("exactly one of reference and dataset_name must be given: what is scored against?")
-    for name in ("json", "output"):
-        path = getattr(options, name)
-        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-            raise UserError(f"{name}={path!r} cannot be written: its folder does not exist")
 
 
 def read_text(options: argparse.Namespace, read_split: ReadSplit) -> EvaluationSet:
@@ -211,8 +129,7 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
     ending = Path(options.reference or "").suffix.removeprefix(".")
     guess = ending if ending in moses_languages() else DEFAULT_LANGUAGE
     options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
-    is_treebank = str(options.dataset_name).startswith(PREFIX)
-    guess = TREES if is_treebank else guess
+    guess = TREES if is_treebank(options) else guess
     options.target_lang = options.target_lang or getattr(config, "target_lang", None) or guess
     if options.target_lang == TREES:
         check_is_plain(options)
@@ -223,23 +140,6 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
         check_language(options.target_lang)
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def check_is_plain(options: argparse.Namespace) -> None:
-    """Refuse what is for translations alone.
-
-    Raises
-    ------
-    UserError
-        Naming the flag.
-    """
-    for name in ("lowercase", "tokenized", "baseline_hypothesis", "baseline_model", "shortlist"):
-        if getattr(options, name):
-            raise UserError(f"{name} is for translations, but target_lang={TREES!r}")
-    if options.source is not None:
-        raise UserError("source must be left out where the references are trees: these hold the words")
-    if options.unconstrained and options.model is None:
-        raise UserError("unconstrained is for a model: a hypothesis has been written already")
 
 
 def evaluate_model(
@@ -300,26 +200,62 @@ def as_trees(outputs: list[str], text: EvaluationSet) -> list[str]:
 
 
 def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str] | None:
-    """Return the translations to compare with, if there are any."""
-    if options.baseline_hypothesis:
-        return read_hypotheses(options.baseline_hypothesis, text, options.max_samples)
-    if options.baseline_model is None:
+    """Return the translations to compare with, if they stand in a file."""
+    if options.baseline_hypothesis is None:
         return None
-    where = options.baseline_model, None, options.device, options.dtype
-    model, tokenizer = load(*where, torch_compile=options.torch_compile)
+    return read_hypotheses(options.baseline_hypothesis, text, options.max_samples)
+
+
+def load_baseline(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model to compare with; --tokenizer is for it only where there is no other model."""
+    tokenizer = options.tokenizer if options.model is None else None
+    where = options.baseline_model, tokenizer, options.device, options.dtype
+    return load(*where, torch_compile=options.torch_compile)
+
+
+def translate_baseline(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, options: argparse.Namespace
+) -> list[str]:
+    """Return the translations of the model to compare with."""
     arguments = {"max_batch_tokens": options.max_batch_tokens, "workers": announced_workers(model, options)}
     return translate_all(model, tokenizer, text.sources or [], **arguments, **decoding(options))
 
 
-def write(evaluation: Evaluation, destination: str | None) -> None:
-    """Print an evaluation as text; as JSON to a file beside it, or alone to standard output."""
+def write_translations(hypotheses: list[str], text: EvaluationSet, options: argparse.Namespace) -> None:
+    """Write what was scored to --output, if that is given."""
+    if options.output is not None:
+        lines = hypotheses if options.target_lang != TREES else as_trees(hypotheses, text)
+        write_output("output", options.output, "".join(f"{line}\n" for line in lines))
+
+
+def publish(evaluation: Evaluation, options: argparse.Namespace, failed: list[str]) -> None:
+    """Print an evaluation, as text or as JSON alone; write it as JSON to a file; record it. Note what fails."""
     row = json.dumps(evaluation.to_row(), indent=1, ensure_ascii=False)
-    if destination == "-":
-        print(row)
-        return
-    if destination is not None:
-        Path(destination).write_text(row + "\n", encoding="utf-8")
-    print(report(evaluation))
+    with noting(failed):
+        print_scores(row if options.json == "-" else report(evaluation))
+    with noting(failed):
+        if options.json not in (None, "-"):
+            write_output("json", options.json, row + "\n")
+    with noting(failed):
+        if options.model is not None and options.record:
+            print(record(evaluation, options.model), file=sys.stderr)
+
+
+def print_scores(text: str) -> None:
+    """Print to standard output, or where that cannot be, to standard error.
+
+    Raises
+    ------
+    UserError
+        If standard output takes no more, as on a full disk.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        print(text, file=sys.stderr)
+        with suppress(OSError):
+            sys.stdout.close()  # or Python tries again when it ends, and complains
+        raise UserError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def report(evaluation: Evaluation) -> str:

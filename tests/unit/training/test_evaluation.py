@@ -21,6 +21,7 @@ def test_the_grammar_is_scored_by_its_name(tmp_path, monkeypatch, capsys):
     ("flags", "sentence"),
     [
         (["--dataset_name", "grammar", "--split", "x"], "the dataset 'grammar' has no split 'x'"),
+        (["--dataset_name", "grammar", "--dataset_config_name", "x"], "dataset_config_name='x' is for other datasets"),
         (["--reference", "test.de", "--beams"], "unrecognized arguments: --beams"),
     ],
 )

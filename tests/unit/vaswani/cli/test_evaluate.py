@@ -201,12 +201,75 @@ def test_what_cannot_be_scored_is_refused_in_one_sentence(flags, sentence, files
     assert str(refused.value).startswith(sentence)
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(files, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for flag in ("json", "output"):
+        with pytest.raises(UserError, match=rf"^{flag}='folder' cannot be written: Is a directory$"):
+            evaluate(["--model", "nowhere", "--source", "test.en", "--reference", "test.de", f"--{flag}", "folder"])
+
+
 @pytest.fixture
 def published(model, tokenizer, files, tmp_path):
     """Write a model folder, and return the flags that have it evaluated, each line with a token."""
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     return ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "1"]
+
+
+def test_what_cannot_be_written_after_all_costs_nothing_else(published, tmp_path, capsys):
+    assert cli.main(["evaluate", *published, "--output", "/dev/full", "--json", "/dev/full"]) == 1
+    said = capsys.readouterr()
+    assert "BLEU, sacreBLEU" in said.out
+    full = "'/dev/full' cannot be written: No space left on device"
+    assert said.err.splitlines()[-1] == f"error: output={full}; json={full}"
+    assert len((tmp_path / "model" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_scores_that_standard_output_does_not_take_go_to_standard_error(files):
+    command = [sys.executable, "-m", "vaswani", "evaluate", "--hypothesis", "good.de", "--reference", "test.de"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, lines[0]) == (1, "test.de, test: 40 sentences, target language de")
+    assert lines[-1] == "error: standard output cannot be written: No space left on device"
+
+
+def test_scores_are_printed_where_they_cannot_be_recorded(published, tmp_path, capsys):
+    card = tmp_path / "model" / "README.md"
+    card.write_bytes(b"---\nlanguage: [en, de]\n---\n# Sch\xf6n\n")
+    assert cli.main(["evaluate", *published]) == 1
+    said = capsys.readouterr()
+    assert "BLEU, sacreBLEU" in said.out
+    assert said.err.splitlines()[-1].startswith("error: the evaluation is recorded in model/metrics.jsonl, but cannot")
+
+
+def test_a_baseline_that_is_not_there_is_said_before_anything_is_translated(published, monkeypatch):
+    monkeypatch.setattr("vaswani.evaluation.translate_all", lambda *given, **how: pytest.fail("it translates"))
+    for flags in (["--baseline_hypothesis", "no.de"], ["--baseline_model", "nowhere"]):
+        with pytest.raises(UserError, match=r"the file no\.de does not exist|model='nowhere'"):
+            evaluate([*published, *flags])
+
+
+def test_a_baseline_that_fails_costs_the_comparison_alone(published, monkeypatch, capsys):
+    def fail(*given, **how):
+        raise UserError("a worker was killed")
+
+    monkeypatch.setattr("vaswani.cli.evaluate.translate_all", fail)
+    assert cli.main(["evaluate", *published, "--no_record", "--baseline_model", "model"]) == 1
+    said = capsys.readouterr()
+    assert "BLEU, sacreBLEU" in said.out
+    assert said.err.splitlines()[-1] == "error: a worker was killed"
+
+
+def test_a_baseline_beside_a_hypothesis_has_the_tokenizer_that_is_named(published, tokenizer, capsys):
+    tokenizer.save_pretrained("elsewhere")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        Path("model", name).unlink()
+    flags = ["--hypothesis", "good.de", "--baseline_model", *published[1:]]
+    with pytest.raises(UserError, match="model='model' has no tokenizer"):
+        evaluate(flags)
+    evaluate([*flags, "--tokenizer", "elsewhere"])
+    assert "Against the baseline" in capsys.readouterr().out
 
 
 def test_a_text_of_empty_lines_is_refused_in_a_sentence(published, tmp_path):
