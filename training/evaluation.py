@@ -8,8 +8,7 @@ import argparse
 import sys
 
 from training.data.corpora import load_split
-from vaswani.cli import Parser, evaluate
-from vaswani.errors import UserError
+from vaswani.cli import Parser, evaluate, exit_status
 
 
 def main(arguments: list[str]) -> None:
@@ -31,7 +30,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

@@ -25,7 +25,7 @@ from training.data.corpora import load_text
 from training.data.word_bpe import learn_codes, word_tokenizer
 from training.machine import usable_cores
 from training.settings import DataSettings
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.interop.folder import check_is_new, new_folder
@@ -138,7 +138,4 @@ def write_lines(path: Path, sentences: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

@@ -3,11 +3,12 @@
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from typing import NamedTuple, NoReturn
 
 from vaswani.errors import UserError, missing_package
+from vaswani.interruption import Interrupted, Interruption
 
 from .shared.startup import large_imports
 
@@ -36,21 +37,33 @@ class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one sentence, as all of ours."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what `main` prints."""
+        """Raise what `exit_status` prints."""
         raise UserError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``vaswani <command> ...`` and return its exit status: 0, 1 for an error, 128 + the signal that ended it."""
+    """Run ``vaswani <command> ...`` and return its exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    return exit_status(lambda: run(*arguments))
+
+
+def exit_status(work: Callable[[], int | None]) -> int:
+    """Do the work of a command and return its exit status, or 1 for an error, or 128 + the signal that ended it.
+
+    Error and signal are told in a sentence. Work that ends in its own way at a signal returns its own status.
+    """
     try:
-        if not arguments or arguments[0] in ("-h", "--help"):
-            print(overview())
-            return 0
-        return run(*arguments)
+        with Interruption():
+            return work() or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except Interrupted as signal:
+        print(f"\nEnded ({signal}) before the work was done", file=sys.stderr)
+        return 128 + (signal.number or 0)
 
 
 def overview() -> str:

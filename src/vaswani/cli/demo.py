@@ -11,6 +11,7 @@ anywhere.
 """
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
@@ -19,6 +20,7 @@ from vaswani.demo.app import serve
 from vaswani.demo.interpreter import Interpreter
 from vaswani.demo.space import write_space
 from vaswani.errors import UserError
+from vaswani.interruption import Interrupted
 
 from .shared.flags import add_engine_flag, add_model_flags
 from .shared.loading import load_model
@@ -64,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
     interpreter = Interpreter(*load_model(options))
     address = options.server_name or THIS_MACHINE
     try:
-        serve(interpreter, server_name=address, server_port=port)
+        with suppress(Interrupted):  # which is how serving ends
+            serve(interpreter, server_name=address, server_port=port)
     except OSError as error:
         raise UserError(
             f"server_name={address!r}, server_port={port} cannot be served on: another program may use "

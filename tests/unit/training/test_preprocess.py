@@ -1,10 +1,14 @@
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
+from tiny_run import ENVIRONMENT, SECONDS
 from transformers import AutoTokenizer
 
-from training.preprocess import main, tokenize_as_moses
+from training.preprocess import PAIRS_OF_A_PROCESS, main, tokenize_as_moses
+from training.settings import ROOT
 from vaswani.errors import UserError
 
 
@@ -85,3 +89,21 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(flags, change, sentence, t
     assert str(refused.value).startswith(sentence)
     assert [path for path in sorted(tmp_path.iterdir()) if path.name != "made"] == before
     assert not list(tmp_path.glob("made/*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_to_all_its_processes_leaves_nothing_and_is_told_in_a_sentence(number, flags, tmp_path):
+    for name in ("raw.en", "raw.de"):
+        (tmp_path / name).write_text("So many words that it takes long.\n" * 20 * PAIRS_OF_A_PROCESS)
+    command = [sys.executable, str(ROOT / "training" / "preprocess.py"), *flags]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    for line in process.stderr:  # of the progress bar
+        if "Tokenizing train" in line:
+            break
+    assert [path.suffix for path in (tmp_path / "made").iterdir()] == [".unfinished"]
+    os.killpg(process.pid, number)
+    said = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 128 + number
+    assert said.endswith(f"\nEnded ({number.name}) before the work was done\n")
+    assert "Traceback" not in said
+    assert list((tmp_path / "made").iterdir()) == []

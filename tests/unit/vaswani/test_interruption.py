@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from vaswani.interruption import Interrupted, Interruption
+from vaswani.workers import CAN_FORK
 
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
@@ -107,7 +109,6 @@ def test_a_library_that_catches_every_error_of_its_own_does_not_catch_it():
     assert interrupted(work) == signal.SIGTERM
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_python_dropped_is_raised_again():
     class Deleted:
         def __del__(self):
@@ -133,3 +134,53 @@ def test_an_error_in_deferred_work_is_not_replaced_by_the_signal():
 
     with pytest.raises(OSError, match="disk full"):
         interrupted(work)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_what_a_library_makes_of_a_signal_is_the_signal_still(number):
+    def work(_: Interruption) -> None:
+        try:
+            send(number)
+        finally:
+            raise TimeoutError("of a process that has ended too")
+
+    assert interrupted(work) == number
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="processes are not forked here")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 7), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_a_forked_process_leaves_ctrl_c_to_its_parent_and_ends_without_a_word(number, status):
+    def work(_: Interruption) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                send(number)
+                os._exit(7)
+            finally:
+                os._exit(1)  # where pytest must not go on
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
+
+    assert interrupted(work) is None
+
+
+def test_of_errors_that_python_drops_nothing_is_printed_once_it_ends(monkeypatch):
+    printed: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: printed.append(str(dropped.exc_value)))
+
+    class Broken:
+        def __init__(self, name: str):
+            self.name = name
+
+        def __del__(self):
+            raise TimeoutError(self.name)
+
+    def work(_: Interruption) -> None:
+        Broken("before")
+        try:
+            send(signal.SIGTERM)
+        finally:
+            Broken("on the way out")
+
+    assert interrupted(work) == signal.SIGTERM
+    Broken("after")
+    assert printed == ["before", "after"]

@@ -1,9 +1,12 @@
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from vaswani import cli
+from vaswani.cli import attention
 
 
 def test_help_lists_every_command_in_its_group_a_line_each(capsys):
@@ -55,3 +58,19 @@ def test_translating_and_parsing_need_no_extra():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_any_command_with_a_sentence_and_its_status(number, monkeypatch, capsys):
+    def add_flags(_):
+        os.kill(os.getpid(), number)
+        pytest.fail("went past the signal")
+
+    monkeypatch.setattr(attention, "add_flags", add_flags)
+    assert cli.main(["attention"]) == 128 + number
+    assert capsys.readouterr().err == f"\nEnded ({number.name}) before the work was done\n"
+
+
+def test_work_has_a_status_of_its_own_or_none(capsys):
+    assert [cli.exit_status(lambda status=status: status) for status in (None, 0, 3)] == [0, 0, 3]
+    assert capsys.readouterr().err == ""

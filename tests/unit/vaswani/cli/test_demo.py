@@ -1,3 +1,6 @@
+import os
+import signal
+
 import pytest
 
 from vaswani import cli
@@ -29,6 +32,13 @@ def test_its_flags_reach_the_model_and_the_server(served):
 def test_only_this_machine_is_served_unless_asked_for(served):
     assert cli.main(["demo", "--model", "m"]) == 0
     assert (served["server_name"], served["server_port"]) == ("127.0.0.1", None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_it_serves_until_a_signal_ends_it_in_order(number, served, monkeypatch, capsys):
+    monkeypatch.setattr(module, "serve", lambda *_, **__: os.kill(os.getpid(), number))
+    assert cli.main(["demo", "--model", "m"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_port_that_is_none_and_one_in_use_are_told_in_a_sentence(served, monkeypatch, capsys):
