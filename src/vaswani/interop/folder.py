@@ -1,5 +1,6 @@
 """A folder that is there whole or not at all."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Generator
@@ -18,14 +19,14 @@ CONFIG = "vaswani_config.json"
 
 
 def check_is_new(path: Path) -> None:
-    """Refuse a path at which there is something.
+    """Refuse a path at which there is something, be it a link to nothing.
 
     Raises
     ------
     UserError
         If there is.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise UserError(f"output={str(path)!r} exists: it must be a new folder, so that nothing is lost")
 
 

@@ -46,6 +46,12 @@ def test_an_existing_folder_is_left_alone(tmp_path):
     assert tmp_path.is_dir()
 
 
+def test_a_link_to_nothing_is_refused_before_any_work(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="link' exists: it must be a new folder"), new_folder(tmp_path / "link"):
+        pytest.fail("began to work")
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/model' cannot be written"), new_folder(tmp_path / "file" / "model"):
