@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from safetensors import SafetensorError
 from tqdm.auto import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
-from vaswani.shortlists.alignment import align
+from vaswani.shortlists.alignment import CANDIDATES, align
 from vaswani.shortlists.sampling import sample
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.text.hub import load_split
@@ -48,7 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--target", metavar="FILE", help="their translations")
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--per_source", type=at_least_one, default=50, metavar="N", help="candidates of a source token (default: 50)"
+        "--per_source",
+        type=at_least_one,
+        default=50,
+        metavar="N",
+        help=f"candidates of a source token, at most {CANDIDATES} (default: 50)",
     )
     how.add_argument(
         "--frequent", type=at_least_one, default=200, metavar="N", help="tokens that are always allowed (default: 200)"
@@ -89,10 +94,14 @@ def check(options: argparse.Namespace) -> None:
     Raises
     ------
     UserError
-        If they do not, or the model is in no folder.
+        If they do not, the model is in no folder, or more candidates are asked for than are kept.
     """
     if not Path(options.model).is_dir():
         raise UserError(f"model={options.model!r} must be a folder: the shortlist is written into it")
+    if options.per_source > CANDIDATES:
+        raise UserError(
+            f"per_source={options.per_source} must be at most {CANDIDATES}: it learns of no more candidates"
+        )
     files = [options.source, options.target]
     if (options.dataset_name is None) == (files == [None, None]):
         raise UserError("either dataset_name or source and target must be given: what is learned from?")
@@ -124,5 +133,6 @@ def save(shortlist: Shortlist, folder: str) -> Path:
     """
     try:
         return shortlist.save(folder)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"model={folder!r} cannot be written to: {reason}") from error

@@ -101,12 +101,21 @@ class Shortlist:
         return cls(*tensors, int(about["frequent"]), about["vocabulary"]), about["format"]
 
     def save(self, folder: str | Path) -> Path:
-        """Write the file into a model folder, whole or not at all."""
+        """Write the file into a model folder, whole or not at all.
+
+        Raises
+        ------
+        OSError, SafetensorError
+            If it cannot be written, as on a full disk; what was there before is untouched.
+        """
         path, unfinished = Path(folder) / FILE, Path(folder) / f".{FILE}.unfinished"
         about = {"format": FORMAT, "frequent": str(self.frequent), "vocabulary": self.vocabulary}
         tensors = {"candidates": self.candidates, "by_frequency": self.by_frequency}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, metadata=about)
-        os.replace(unfinished, path)
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, metadata=about)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
         return path
 
     def allowed(self, sources: Iterable[Sequence[int]]) -> torch.Tensor:

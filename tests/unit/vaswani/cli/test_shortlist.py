@@ -1,5 +1,6 @@
 """`vaswani shortlist` within this process, for a model of random weights; tests/e2e/test_translate.py uses one."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,10 @@ def test_a_dataset_gives_the_same_as_files(split, tokenizer):
         ([*FILES, "--split", "test"], "split='test' is for a dataset, but dataset_name is not given"),
         ([*FILES, "--target_lang", "de"], "target_lang='de' is for a dataset, but dataset_name is not given"),
         ([*FILES, "--per_source", "0"], "argument --per_source: '0' must be a whole number of at least 1"),
+        (
+            [*FILES, "--per_source", "257"],
+            "per_source=257 must be at most 256: it learns of no more candidates",
+        ),
         ([*FILES[:-1], "elsewhere"], "the file elsewhere does not exist"),
         ([*FILES[:-1], "short"], "train.x has 5 lines but short has 1"),
         (["--model", "parser", *FILES[2:]], "model='parser' is a parser: a shortlist is for translations"),
@@ -104,3 +109,18 @@ def test_a_model_without_languages_needs_them_named(random_model, tiny_config, c
     random_model(tiny_config(vocab_size=265)).save_pretrained("model")
     assert cli.main(["shortlist", "--model", "model", "--dataset_name", "data"]) == 1
     assert "source_lang and target_lang must be given: the model does not know its" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_in_a_sentence_and_the_folder_stays_as_it_was(capsys):
+    assert cli.main(["shortlist", *FILES, "--quiet", "--per_source", "7"]) == 0
+    before = {path.name: path.read_bytes() for path in Path("model").iterdir()}
+    capsys.readouterr()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))  # writing more fails as on a full disk
+    try:
+        assert cli.main(["shortlist", *FILES, "--quiet"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: model='model' cannot be written to: ")
+    assert {path.name: path.read_bytes() for path in Path("model").iterdir()} == before
