@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets
 import pyarrow.parquet
-from datasets import Dataset
+from datasets import Dataset, config
 from datasets.exceptions import DatasetGenerationError
 
 from vaswani.errors import UserError
@@ -100,6 +100,11 @@ def build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tupl
     """Write rows to the cache as an Arrow file, under a name that depends on the files' sizes and times.
 
     `rows(paths, languages)` yields them.
+
+    Raises
+    ------
+    UserError
+        If there is none, `rows` raises it, or the cache cannot be written.
     """
     stamps = [(Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in paths]
     if next(rows(paths, languages), None) is None:
@@ -108,9 +113,13 @@ def build(rows: Callable[..., Iterator[dict]], paths: list[str], languages: tupl
     features = datasets.Features(dict.fromkeys(languages, datasets.Value("string")))
     try:
         return Dataset.from_generator(_call, features=features, gen_kwargs=arguments)
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
+    except (OSError, DatasetGenerationError) as error:
+        reason = error.__cause__ or error
+        if isinstance(reason, UserError):
+            raise reason from None
+        if isinstance(reason, OSError):
+            cache = config.HF_DATASETS_CACHE
+            raise UserError(f"the data cannot be prepared in {cache}: {reason}") from error
         raise
 
 

@@ -3,11 +3,12 @@ import csv
 import gzip
 import json
 import lzma
+import resource
 import zipfile
 from pathlib import Path
 
 import pytest
-from datasets import Dataset, load_dataset
+from datasets import Dataset, config, load_dataset
 
 from vaswani.errors import UserError
 from vaswani.text.decompression import zstd
@@ -216,3 +217,15 @@ def test_the_two_sides_are_those_that_are_given_whatever_the_files_are_called(na
     assert list(zip(rows["source"], rows["target"], strict=True)) == PAIRS
     with pytest.raises(UserError, match="the file elsewhere does not exist"):
         read_aligned(paths[0], "elsewhere")
+
+
+def test_a_full_disk_is_named_by_the_cache_that_is_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    files = [write(tmp_path / name, "a sentence that is long\n" * 1000) for name in ("text.en", "text.de")]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # writing more fails as on a full disk
+    try:
+        with pytest.raises(UserError, match=r"^the data cannot be prepared in .*cache: .*too large$"):
+            read_aligned(*files)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
