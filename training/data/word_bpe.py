@@ -6,7 +6,7 @@ published: a word is a series of characters, the last one marked ``</w>``; a cha
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from subword_nmt.learn_bpe import learn_bpe
@@ -21,14 +21,16 @@ UNK_TOKEN = "<unk>"
 END_OF_WORD = "</w>"
 
 
-def learn_codes(sentences: Iterable[str], num_merges: int) -> str:
+def learn_codes(sentences: Sequence[str], num_merges: int) -> str:
     """Learn merges from tokenized sentences, and return them as ``subword-nmt apply-bpe --codes`` reads them.
 
     Raises
     ------
     UserError
-        If the sentences do not support so many merges.
+        If the sentences do not support so many merges, or any.
     """
+    if not any(len(word) > 1 for sentence in sentences for word in sentence.split()):
+        raise UserError("the training text must hold a word of two characters at least: there is nothing to merge")
     codes = io.StringIO()
     learn_bpe(sentences, codes, num_merges)  # shows its progress
     learned = len(read_merges(codes.getvalue()))

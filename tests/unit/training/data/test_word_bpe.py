@@ -57,3 +57,9 @@ def test_the_special_tokens_stand_where_those_of_our_own_vocabulary_do(codes, to
 def test_more_merges_than_the_text_has_are_refused():
     with pytest.raises(UserError, match=r"^num_merges=500 must be at most 2: no other pair occurs twice in the text$"):
         learn_codes(["ab cd", "ab cd", "abc"], 500)
+
+
+@pytest.mark.parametrize("text", [[], ["", "  "], ["a b", "a"]], ids=["nothing", "blank", "single characters"])
+def test_text_without_anything_to_merge_is_refused(text):
+    with pytest.raises(UserError, match=r"^the training text must hold a word of two characters at least: "):
+        learn_codes(text, 5)
