@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> None:
     """Read the text, tokenize it, learn the merges, and write it all at once."""
     options = read_flags(arguments)
     check_is_new(options.output)
+    settings = data_settings(options)
     languages = options.source_lang, options.target_lang
     try:
         for language in languages:
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         raise UserError(str(error)) from error
     with new_folder(options.output) as folder:
-        splits = tokenize_splits(load_text(data_settings(options), folder), languages, options.lowercase)
+        splits = tokenize_splits(load_text(settings, folder), languages, options.lowercase)
         for split, rows in splits.items():
             for language, side in zip(languages, ("source", "target"), strict=True):
                 write_lines(folder / f"{split}.{language}", rows[side])

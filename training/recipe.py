@@ -11,14 +11,15 @@ import dataclasses
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from training.settings import ROOT, TrainingSettings
+from training.settings import ROOT, TrainingSettings, has_configurations
 from vaswani.errors import UserError
 
 
@@ -98,7 +99,17 @@ def describe_unknown(kind: str, name: str, known: Iterable[str] = NAMES) -> str:
 
 def names_of(flags: Iterable[str]) -> list[str]:
     """Return the names of the settings that flags give, such as "seed" of ``--seed=1`` or ``--seed 1``."""
-    return [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
+    return list(values_of(flags))
+
+
+def values_of(flags: Iterable[str]) -> dict[str, str]:
+    """Return the settings that flags give, each with its first value as text."""
+    flags, values = list(flags), {}
+    for flag, following in zip_longest(flags, flags[1:], fillvalue=""):
+        if flag.startswith("--"):
+            name, equals, value = flag.removeprefix("--").partition("=")
+            values[name.replace("-", "_")] = value if equals else following
+    return values
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -112,14 +123,16 @@ def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
     Its ``[run]`` table is what an earlier run noted of itself, and is skipped.
     """
     arguments = []
-    for name, value in what_remains(load_recipe(path), names_of(flags)).items():
+    for name, value in what_remains(load_recipe(path), values_of(flags)).items():
         arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return arguments
 
 
-def what_remains(recipe: dict[str, Any], given: Iterable[str]) -> dict[str, Any]:
+def what_remains(recipe: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe without the keys whose place the given ones take."""
     replaced = {name for key in given for name in TAKES_THE_PLACE_OF.get(key, ())}
+    if "dataset_name" in given and not has_configurations(given["dataset_name"]):
+        replaced.add("dataset_config_name")  # with another dataset it stays: that may be a copy of the recipe's
     return {name: value for name, value in recipe.items() if name not in replaced}
 
 

@@ -18,6 +18,7 @@ from vaswani.parsing.treebank import PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_CONFIG, DEFAULT_VOCAB_SIZE = "base-en-de", 37000
+GRAMMAR = "grammar"  # the dataset that this project generates
 
 
 class Rule(NamedTuple):
@@ -53,6 +54,11 @@ def check_rules(settings: Any) -> None:
         for rule in getattr(hint, "__metadata__", ()):
             if value is not None and not rule.allows(value):
                 raise UserError(f"{name}={value} must be {rule.text}")
+
+
+def has_configurations(dataset_name: str | None) -> bool:
+    """Return whether this is a dataset of the Hub or in its layout, which alone have configurations."""
+    return dataset_name not in (None, GRAMMAR) and not str(dataset_name).startswith(PREFIX)
 
 
 def _setting(help_text: str, **kwargs: Any) -> Any:
@@ -136,6 +142,12 @@ class DataSettings:
             raise UserError("exactly one of dataset_name and train_file must be given: where is the training text?")
         if self.train_file is not None and self.validation_file is None:
             raise UserError("validation_file is missing: train_file needs one beside it")
+        if self.dataset_config_name is not None and not has_configurations(self.dataset_name):
+            files = ",".join(self.train_file or [])
+            given = f"train_file={files!r}" if files else f"dataset_name={self.dataset_name!r}"
+            raise UserError(
+                f"dataset_config_name={self.dataset_config_name!r} must be left out: {given} has no configurations"
+            )
         for name in ("validation_file", "test_file"):
             if self.dataset_name is not None and getattr(self, name) is not None:
                 raise UserError(

@@ -23,7 +23,7 @@ from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import GIGA, Rates, TrainingRow, Turn, TurnResult, as_record
 from training.machine import usable_cores
 from training.recipe import parse_settings
-from training.settings import ROOT
+from training.settings import ROOT, has_configurations
 from training.tables.cost import flops_per_target_token
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig
@@ -268,7 +268,8 @@ def data_flags(options: argparse.Namespace, folder: Path, on_gpu: bool) -> list[
     """Return the flags that name the data; WMT-like text is written first where it is wanted."""
     name = options.dataset_name or ("synthetic" if on_gpu else str(ROOT.parent / "shared" / "data" / "multi30k"))
     if name != "synthetic":
-        return [f"--dataset_name={name}", f"--dataset_config_name={options.dataset_config_name}"]
+        config = [f"--dataset_config_name={options.dataset_config_name}"] if has_configurations(name) else []
+        return [f"--dataset_name={name}", *config]
     for split, count in (("train", 200_000), ("validation", 100)):
         write_synthetic_pairs(folder / f"{split}.tsv", count)
     return [f"--train_file={folder / 'train.tsv'}", f"--validation_file={folder / 'validation.tsv'}"]

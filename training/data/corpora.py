@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict
 
 from training.data.grammar.corpus import write_corpus
 from training.data.substitution import parts, substituted
-from training.settings import DataSettings
+from training.settings import GRAMMAR, DataSettings
 from vaswani.errors import UserError
 from vaswani.parsing.splits import as_row, load_treebank
 from vaswani.parsing.splits import load_split as load_other_split
@@ -23,7 +23,6 @@ from vaswani.text.parallel import build, read_files
 
 
 SPLITS = ("train", "validation", "test")
-GRAMMAR = "grammar"  # the dataset that this project generates
 
 
 def load_text(settings: DataSettings, grammar_folder: Path) -> DatasetDict:

@@ -192,9 +192,10 @@ def describe_conditions(finished: Sequence[Run], measurement: Measurement) -> li
     settings, seeds = run.settings, sorted({each.settings.optimization.seed for each in finished})
     noted = tomllib.loads((run.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
     data = settings.data.dataset_name or ", ".join(settings.data.train_file or [])
+    configuration = f" {settings.data.dataset_config_name}" if settings.data.dataset_config_name else ""
     types, these = count_types(settings.model), "seed" if len(seeds) == 1 else "seeds"
     return [
-        f"Data: {Path(data).name} {settings.data.dataset_config_name or ''}, {settings.data.source_lang} to "
+        f"Data: {Path(data).name}{configuration}, {settings.data.source_lang} to "
         f"{settings.data.target_lang}; validation of {measurement.sentences:,} sentences. About "
         f"{settings.optimization.max_tokens_per_batch:,} target tokens an update, vocabulary "
         f"{types:,}, {these} {', '.join(map(str, seeds))}. Each run had {noted['hardware']}; {noted['precision']}, "

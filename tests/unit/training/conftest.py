@@ -13,7 +13,7 @@ from training.tables.systems.plan import Plan
 from vaswani.results import ParsingEvaluation
 
 
-GIVEN = ["--dataset_name=grammar", "--dataset_config_name=none", "--vocab_size=400", "--max_tokens_per_batch=1000"]
+GIVEN = ["--dataset_name=grammar", "--vocab_size=400", "--max_tokens_per_batch=1000"]
 GIVEN += ["--max_source_length=64", "--max_target_length=64", "--warmup_steps=2"]
 
 

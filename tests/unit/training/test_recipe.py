@@ -75,6 +75,28 @@ def test_text_that_is_given_takes_the_place_of_the_recipes(tmp_path):
         parse_settings([given, *files, "--dataset_name", "z"])
 
 
+@pytest.mark.parametrize(("name", "remains"), [("grammar", None), ("treebank:z", None), ("elsewhere/x", "y")], ids=str)
+def test_a_recipes_configuration_stays_with_a_dataset_that_may_have_it(name, remains, tmp_path):
+    given = recipe(tmp_path, 'dataset_config_name = "y"\n')
+    (tmp_path / "child.toml").write_text(f'extends = "recipe.toml"\ndataset_name = "{name}"\n')
+    for arguments in (
+        [given, f"--dataset_name={name}"],
+        [given, "--dataset-name", name, "--seed=1"],
+        [str(tmp_path / "child.toml")],
+    ):
+        assert pick(parse_settings(arguments), "dataset_name", "dataset_config_name") == (name, remains)
+
+
+@pytest.mark.parametrize("name", ["grammar", "treebank:z"])
+def test_a_configuration_beside_text_that_has_none_is_refused(name, tmp_path):
+    sentence = r"^dataset_config_name='y' must be left out: {} has no configurations$"
+    given = recipe(tmp_path, 'dataset_config_name = "y"\n')
+    for flags in (["--train_file=a.tsv", "--validation_file", "b.tsv"], [f"--dataset_name={name}"]):
+        source = "train_file='a.tsv'" if len(flags) > 1 else f"dataset_name='{name}'"
+        with pytest.raises(UserError, match=sentence.format(source)):
+            parse_settings([given, *flags, "--dataset_config_name=y"])
+
+
 def test_a_model_to_start_from_takes_the_place_of_the_recipes_config_and_vocabulary(tmp_path):
     given = recipe(tmp_path, 'config_name = "demo"\nvocab_size = 1500\ntokenizer_name = "t"\nmax_steps = 7\n')
     (tmp_path / "child.toml").write_text('extends = "recipe.toml"\nmodel_name_or_path = "m"\n')

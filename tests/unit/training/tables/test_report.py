@@ -46,7 +46,7 @@ def test_the_csv_has_every_figure_and_leaves_empty_what_is_not_finished(describe
 def test_the_markdown_names_the_command_the_conditions_and_the_figures(described, runs, tmp_path):
     write_report(described, runs, tmp_path, "the command")
     text = (tmp_path / "table3.md").read_text()
-    assert text.startswith("# Table 3\n\n`the command`\n\n2 of 3 rows are finished.\n\nData: grammar")
+    assert text.startswith("# Table 3\n\n`the command`\n\n2 of 3 rows are finished.\n\nData: grammar, ")
     assert "en to de; validation of 5 sentences. About 25,000 target tokens an update, vocabulary 37,000" in text
     assert "a machine; bf16, torch 2, today." in text
     assert "BLEU is `the paper's`, beam 4, no checkpoints averaged" in text

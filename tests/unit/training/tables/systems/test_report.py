@@ -69,7 +69,7 @@ def test_the_files_hold_what_was_measured(table, make_plan, finish, tmp_path):
     for part in (
         "`python training/table2.py --x`",
         "4 of 4 runs are finished.",
-        "grammar none, en to de; scored on 6 sentences of test",
+        "grammar, en to de; scored on 6 sentences of test",
         "the one with the lowest perplexity on validation after 10% of its updates, of 0.5, 1, and of half or twice",
         "Seeds 1, 2",
         "`today's`",
