@@ -14,8 +14,8 @@ class WorkerEnded(UserError):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says."""
-    return str(error).strip().split("\n")[0]
+    """Return the first line of what an error says, or its name if it says nothing."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def not_found(name: str, error: Exception, setting: str = "model") -> UserError:

@@ -93,13 +93,13 @@ def load_theirs(options: argparse.Namespace) -> Any:
     Raises
     ------
     UserError
-        If there is none, or it is of another architecture.
+        If there is none, a file of it is broken, or it is of another architecture.
     """
     if options.target_space_id is not None:
         raise UserError(f"target_space_id={options.target_space_id} is for --from {T2T} alone")
     try:
         theirs = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # depending on what is broken, the library raises half a dozen kinds
         raise not_found(options.model, error) from error
     if theirs.config.model_type != options.format:
         raise UserError(

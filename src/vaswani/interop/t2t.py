@@ -9,6 +9,7 @@ since version 1.5, when attention had lost its biases; `tests/unit/vaswani/inter
 import json
 import math
 import re
+import zlib
 from collections.abc import Container, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from vaswani.errors import UserError, first_line, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
@@ -37,6 +39,10 @@ PAPERS_HPARAMS = {
     "unidirectional_encoder": (False,), "hard_attention_k": (0,), "num_area_layers": (0,),
 }  # fmt: skip
 STACKS = ("encoder", "decoder")
+# Settings that are whole numbers, and the least of each; where 0 is allowed, it leaves the value to another setting.
+SIZES = dict.fromkeys(("hidden_size", "filter_size", "num_heads", "num_hidden_layers"), 1)
+SIZES |= dict.fromkeys([f"num_{stack}_layers" for stack in STACKS], 0)
+SIZES |= dict.fromkeys(("attention_key_channels", "attention_value_channels"), 0)
 # Their scopes of variables, by our modules.
 SUBLAYERS = {"self_attn": "self_attention", "encoder_attn": "encdec_attention", "final": "ffn"}
 PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "output_transform"}
@@ -64,7 +70,7 @@ def load_t2t(folder: Path, target_space_id: int | None = None) -> VaswaniForCond
         variables = _read_variables(folder)
     except UserError:
         raise
-    except (OSError, ValueError, TypeError, BadZipFile, RuntimeError) as error:
+    except (OSError, EOFError, ValueError, TypeError, BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(
             f"model={str(folder)!r} must be a folder with {HPARAMS} and a checkpoint of tensor2tensor: "
             f"{first_line(error)}"
@@ -154,10 +160,14 @@ def _target_space(table: torch.Tensor | None, row: int | None) -> torch.Tensor:
 
 
 def _config(theirs: dict[str, torch.Tensor], hparams: dict[str, Any]) -> VaswaniConfig:
-    """Return the config of ours that says the same."""
-    for name in ("hidden_size", "filter_size", "num_heads", "num_hidden_layers"):
-        if not isinstance(hparams.get(name), int):
-            raise UserError(f"{name}={hparams.get(name)!r} must be a number in {HPARAMS}")
+    """Return the config of ours that says the same.
+
+    Raises
+    ------
+    UserError
+        If a setting has a value that is not allowed, or there is no table of embeddings.
+    """
+    _check_sizes(hparams)
     heads, width = hparams["num_heads"], hparams["hidden_size"]
     tables = [theirs[name] for name in ("shared", *TABLES.values()) if name in theirs]
     if not tables:
@@ -165,24 +175,36 @@ def _config(theirs: dict[str, torch.Tensor], hparams: dict[str, Any]) -> Vaswani
     layers = {
         f"{stack}_layers": hparams.get(f"num_{stack}_layers") or hparams["num_hidden_layers"] for stack in STACKS
     }
-    return VaswaniConfig(
-        vocab_size=len(tables[0]),
-        d_model=width,
-        **layers,
-        **{f"{stack}_attention_heads": heads for stack in STACKS},
-        **{f"{stack}_ffn_dim": hparams["filter_size"] for stack in STACKS},
-        head_dim=(hparams.get("attention_key_channels") or width) // heads,
-        v_head_dim=(hparams.get("attention_value_channels") or width) // heads,
-        dropout=hparams.get("layer_prepostprocess_dropout", 0.1),
-        attention_dropout=hparams.get("attention_dropout", 0.0),
-        activation_dropout=hparams.get("relu_dropout", 0.0),
-        attention_bias=False,
-        layer_norm_eps=hparams.get("norm_epsilon", 1e-6),
-        position_embedding_type="learned",
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        tie_word_embeddings="softmax" not in theirs,
-    )
+    try:
+        return VaswaniConfig(
+            vocab_size=len(tables[0]),
+            d_model=width,
+            **layers,
+            **{f"{stack}_attention_heads": heads for stack in STACKS},
+            **{f"{stack}_ffn_dim": hparams["filter_size"] for stack in STACKS},
+            head_dim=(hparams.get("attention_key_channels") or width) // heads,
+            v_head_dim=(hparams.get("attention_value_channels") or width) // heads,
+            dropout=hparams.get("layer_prepostprocess_dropout", 0.1),
+            attention_dropout=hparams.get("attention_dropout", 0.0),
+            activation_dropout=hparams.get("relu_dropout", 0.0),
+            attention_bias=False,
+            layer_norm_eps=hparams.get("norm_epsilon", 1e-6),
+            position_embedding_type="learned",
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            tie_word_embeddings="softmax" not in theirs,
+        )
+    except (ValueError, StrictDataclassError) as error:
+        raise UserError(
+            f"{HPARAMS} must describe what our Transformer can be: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _check_sizes(hparams: dict[str, Any]) -> None:
+    for name, least in SIZES.items():
+        value = hparams.get(name) or 0
+        if not isinstance(value, int) or value < least:
+            raise UserError(f"{name}={hparams.get(name)!r} must be a whole number of at least {least} in {HPARAMS}")
 
 
 def timing_signal(length: int, width: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 
 from vaswani import cli
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line
 
 
 def raising(error: Exception):
@@ -29,3 +29,7 @@ def test_our_own_mistakes_are_not_hidden(monkeypatch):
 def test_callers_catch_it_as_a_value_error():
     with pytest.raises(ValueError, match=r"^alpha=x must be a number$"):
         raise UserError("alpha=x must be a number")
+
+
+def test_an_error_that_says_nothing_is_named():
+    assert [first_line(error) for error in (ValueError("one\ntwo"), EOFError())] == ["one", "EOFError"]

@@ -149,3 +149,19 @@ def test_a_wrong_conversion_is_noticed(capsys, monkeypatch):
     assert "log-probabilities differ" in capsys.readouterr().err
     assert not Path("ours").exists()
     assert cli.main(["import", "--from", "marian", "--model", "opus", "--output", "ours", "--no-verify"]) == 0
+
+
+@pytest.mark.parametrize("library", ["marian", "fsmt"])
+@pytest.mark.parametrize("kept", [0, 0.5], ids=["empty", "cut off"])
+def test_a_file_of_weights_that_is_broken_is_told_in_a_sentence(library, kept, capsys):
+    if library == "marian":
+        save_opus(Path("wmt"))
+    else:
+        save_fsmt(23)
+    weights = Path("wmt", "model.safetensors")
+    weights.write_bytes(weights.read_bytes()[: int(kept * weights.stat().st_size)])
+    capsys.readouterr()
+    assert cli.main(["import", "--from", library, "--model", "wmt", "--output", "ours"]) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: model='wmt' must be a model folder or a Hub id that can be reached: Error while ")
+    assert not Path("ours").exists()

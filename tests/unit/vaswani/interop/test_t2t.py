@@ -104,7 +104,14 @@ def test_its_positions_are_not_the_papers():
         ({"layer_postprocess_sequence": "da"}, "layer_postprocess_sequence='da' must be 'dan' or 'an' here"),
         ({"self_attention_type": "dot_product_relative"}, "self_attention_type='dot_product_relative' must be"),
         ({"pos": "emb"}, "pos='emb' must be 'timing' here"),
-        ({"num_heads": None}, "num_heads=None must be a number in hparams.json"),
+        ({"num_heads": None}, "num_heads=None must be a whole number of at least 1 in hparams.json"),
+        ({"num_heads": 0}, "num_heads=0 must be a whole number of at least 1 in hparams.json"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers=-1 must be a whole number of at least 1 in hparams.json"),
+        ({"num_decoder_layers": -1}, "num_decoder_layers=-1 must be a whole number of at least 0 in hparams.json"),
+        ({"attention_key_channels": "8"}, "attention_key_channels='8' must be a whole number of at least 0 in"),
+        ({"attention_key_channels": 1}, "hparams.json must describe what our Transformer can be: head_dim=0 must be"),
+        ({"attention_dropout": 2}, "what our Transformer can be: attention_dropout=2 must be in"),
+        ({"relu_dropout": None}, "what our Transformer can be: Validation error for field 'activation_dropout': Type"),
         ({"filter_size": 16}, "hparams do not fit the variables: size mismatch for "),
         ({"num_decoder_layers": 3}, "variable 'decoder/layer_2/encdec_attention/.*' must be in the checkpoint"),
         ({"num_encoder_layers": 1}, "variable 'encoder/layer_1/ffn/conv1/bias' must not be in the checkpoint"),
@@ -150,9 +157,15 @@ def test_a_folder_without_a_checkpoint_asks_for_tensorflow_or_says_what_is_missi
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(UserError, match=r'needs the package tensorflow, .*pip install "\.\[tensor2tensor\]"'):
         load_t2t(tmp_path)
-    (tmp_path / "variables.npz").write_bytes(b"PK half")
-    with pytest.raises(UserError, match=r"must be a folder with hparams.json"):
-        load_t2t(tmp_path)
+
+
+def test_a_file_of_variables_that_is_broken_is_told_in_a_sentence(tmp_path):
+    whole = (FOLDER / "tied.npz").read_bytes()
+    (tmp_path / "hparams.json").write_text("{}")
+    for broken in (b"", b"PK half", whole[: len(whole) // 2], whole[:3000] + b"x" * 400 + whole[3400:]):
+        (tmp_path / "variables.npz").write_bytes(broken)
+        with pytest.raises(UserError, match=r"must be a folder with hparams.json and a checkpoint of tensor2tensor: "):
+            load_t2t(tmp_path)
 
 
 def test_a_checkpoint_of_tensorflow_is_read_by_its_own_reader(tmp_path, monkeypatch):
