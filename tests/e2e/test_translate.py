@@ -263,7 +263,10 @@ def test_bytes_that_are_not_utf8_are_named_by_line_or_replaced(model, tmp_path, 
     [
         (["--num_beams", "0"], "argument --num_beams: '0' must be a whole number of at least 1"),
         (["--num_beams", "-2"], "argument --num_beams: '-2' must be a whole number of at least 1"),
-        (["--length_penalty_alpha", "much"], "argument --length_penalty_alpha: 'much' must be a number, such as 0.6"),
+        (
+            ["--length_penalty_alpha", "much"],
+            "argument --length_penalty_alpha: 'much' must be a number from -10 to 10, such as 0.6",
+        ),
         (["--num_beams", "2", "--n_best", "3"], "--n_best=3 must be at most --num_beams=2"),
         (["--resume"], "--resume needs --output"),
         (["--beams", "3"], "unrecognized arguments: --beams 3"),
