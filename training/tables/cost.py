@@ -1,30 +1,16 @@
 """The cost of a model: its parameters, and the operations (FLOPs) of its training."""
 
-import copy
-
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForSeq2SeqLM
 
-import vaswani  # noqa: F401  registers its models
-from training.trainer.model import check_unrestricted
+from training.trainer.model import check_unrestricted, on_paper
 from vaswani.models.configuration_vaswani import TranslatorConfig
-from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 
 
 # Table 2: 8 P100s, "sustained single-precision floating-point capacity" of 9.5 TFLOP/s each (its footnote).
 PAPERS_GPUS, PAPERS_FLOPS_PER_GPU = 8, 9.5e12
 # About the mean of WMT14's sentences, in tokens of the paper's vocabulary.
 LENGTH = 28
-
-
-def on_paper(config: TranslatorConfig, vocab_size: int | None = None) -> TranslatorForConditionalGeneration:
-    """Return a model on the meta device: shapes without memory."""
-    config = copy.deepcopy(config)
-    config.vocab_size = vocab_size or config.vocab_size
-    config.pad_token_id = config.decoder_start_token_id = config.vocab_size - 1
-    with torch.device("meta"):
-        return AutoModelForSeq2SeqLM.from_config(config)
 
 
 def count_parameters(config: TranslatorConfig, vocab_size: int | None = None) -> int:

@@ -88,15 +88,21 @@ def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
             f"attn_implementation={attn_implementation!r} does not go together with {what}: it must be 'sdpa' or "
             "'eager'"
         )
-    small = copy.deepcopy(config)
-    small.vocab_size = 1 + max(0, config.pad_token_id or 0, config.decoder_start_token_id or 0)
     try:
-        with torch.device("meta"):
-            AutoModelForSeq2SeqLM.from_config(small).set_attn_implementation(attn_implementation)
+        on_paper(config).set_attn_implementation(attn_implementation)
     except (ValueError, ImportError) as error:
         raise UserError(
             f"attn_implementation={attn_implementation!r} cannot be used here: {first_line(error)}"
         ) from error
+
+
+def on_paper(config: TranslatorConfig, vocab_size: int | None = None) -> TranslatorForConditionalGeneration:
+    """Return a model on the meta device: shapes without memory."""
+    config = copy.deepcopy(config)
+    config.vocab_size = vocab_size or config.vocab_size
+    config.pad_token_id = config.decoder_start_token_id = config.vocab_size - 1
+    with torch.device("meta"):
+        return AutoModelForSeq2SeqLM.from_config(config)
 
 
 def check_lengths(config: TranslatorConfig, data: DataSettings) -> None:

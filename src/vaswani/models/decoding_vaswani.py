@@ -137,7 +137,7 @@ class DecodingSettings:
         for name, least in LEAST.items():
             _check_whole(name, get(name), least)
         suppressed = get("suppress_tokens")
-        if suppressed is not None and not isinstance(suppressed, list | tuple | torch.Tensor):
+        if suppressed is not None and not isinstance(suppressed, list | tuple):
             raise ValueError(f"suppress_tokens={suppressed!r} must be a list of ids")
         names = dict.fromkeys(name for level in levels for name in level)
         unknown = (name for name in names if name not in OURS | ABOUT_OTHERS)
