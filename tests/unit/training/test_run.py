@@ -81,3 +81,16 @@ def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():
     line = run.how_to_use(Path("runs/mine/model"), "It's one.").split("\n")[1].strip()
     compile(line, "what it prints", "exec")
     assert "'runs/mine/model'" in line or '"runs/mine/model"' in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--config_name=E-learned", "--max_source_length=2000"], "max_source_length=2000 must be at most the 1024"),
+        (["--attn_implementation=spda"], "attn_implementation='spda' cannot be used here"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_before_anything_begins(flags, sentence, monkeypatch):
+    monkeypatch.setattr(run, "start_accelerator", lambda settings: pytest.fail("it began"))
+    with pytest.raises(UserError, match=sentence):
+        run.main(["--dataset_name=x", "--source_lang=en", "--target_lang=de", *flags])

@@ -218,6 +218,11 @@ def test_what_is_no_whole_model_of_ours_is_one_clear_sentence(base, spoil, messa
     assert "LOAD REPORT" not in capfd.readouterr().err
 
 
+def test_attention_that_is_not_here_is_refused(base):
+    with pytest.raises(UserError, match="attn_implementation='spda' cannot be used here"):
+        load_base_model(settings(base, attn_implementation="spda"))
+
+
 @pytest.mark.parametrize("output_dir", [".", "base"])
 def test_a_model_that_the_run_would_write_over_is_refused(base, output_dir):
     with pytest.raises(UserError, match="must not lie in output_dir="):
