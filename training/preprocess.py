@@ -28,7 +28,7 @@ from training.settings import DataSettings
 from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
-from vaswani.interop.folder import check_is_new, new_folder
+from vaswani.files import check_is_new, new_folder
 from vaswani.scoring.protocols import check_language, tokenize
 
 

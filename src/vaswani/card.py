@@ -5,6 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard
 
+from .files import write_text
 from .results import Evaluation, ParsingEvaluation, TranslationEvaluation
 
 
@@ -113,4 +114,4 @@ def add_to_card(evaluation: Evaluation, path: Path) -> None:
     if END_OF_TABLE in card.text:
         line = table_row(evaluation, f"{text}, {evaluation.split}")
         card.text = card.text.replace(END_OF_TABLE, f"{line}\n{END_OF_TABLE}")
-    card.save(path)
+    write_text(path, str(card))

@@ -22,9 +22,9 @@ from training.data.batch_plan import Side
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.corpora import load_text
 from training.data.sentence_encoder import SentenceEncoder, description
-from training.data.writing import write_atomically
 from training.settings import DataSettings, ModelSettings
 from vaswani.errors import UserError, first_line
+from vaswani.files import write_text
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES
 from vaswani.tokenization import train_tokenizer, wrap_tokenizer
@@ -135,9 +135,7 @@ def parts_of_speech(train_text: Dataset) -> dict[str, str]:
             for word, tag in zip(words, leaves, strict=True):
                 tags[word].add(tag)
         frequent = sorted(word for word, _ in counts.most_common(DICTIONARY_WORDS))
-        write_atomically(
-            path, json.dumps({word: " ".join(sorted(tags[word])) for word in frequent}, ensure_ascii=False)
-        )
+        write_text(path, json.dumps({word: " ".join(sorted(tags[word])) for word in frequent}, ensure_ascii=False))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -184,7 +182,7 @@ def _load_own_tokenizer(vocab_size: int, train_text: Dataset, has_trees: bool) -
             trained = train_tokenizer(_sentences(text), vocab_size, symbols=symbols)
         except ValueError as error:
             raise UserError(str(error)) from error
-        write_atomically(path, trained.backend_tokenizer.to_str())
+        write_text(path, trained.backend_tokenizer.to_str())
     return wrap_tokenizer(Tokenizer.from_file(str(path)))
 
 
@@ -251,7 +249,7 @@ def encode(
         desc=f"Encoding {split}",
     )
     if totals.any():
-        write_atomically(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
+        write_text(counted, json.dumps(dict(zip(DROP_REASONS, totals.tolist(), strict=True))))
     counts = json.loads(counted.read_text(encoding="utf-8"))
     if not counts["kept"]:
         raise UserError(f"no usable pair is left of {len(rows):,} in {split}: {describe_counts(counts)}")

@@ -23,8 +23,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
+from vaswani.files import check_is_new, new_folder
 from vaswani.interop import ctranslate2, marian, onnx
-from vaswani.interop.folder import check_is_new, new_folder
 from vaswani.interop.verification import (
     SENTENCES,
     Agreement,

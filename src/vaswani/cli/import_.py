@@ -23,7 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokeniz
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError, first_line, not_found
-from vaswani.interop.folder import check_is_new, new_folder
+from vaswani.files import check_is_new, new_folder
 from vaswani.interop.fsmt import from_fsmt
 from vaswani.interop.marian import from_marian
 from vaswani.interop.t2t import load_t2t

@@ -9,6 +9,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard
 
 from vaswani.errors import UserError
+from vaswani.files import new_folder
 from vaswani.models.trees_vaswani import TREES
 
 
@@ -65,12 +66,12 @@ def write_space(model: Path, folder: Path) -> None:
     model : Path
         A published folder.
     folder : Path
-        Where the Space is written; must be new or empty.
+        Where the Space is written, whole or not at all; must be new.
 
     Raises
     ------
     UserError
-        If `model` is no published folder or a parser, or `folder` holds something already or cannot be written.
+        If `model` is no published folder or a parser, or `folder` exists or cannot be written.
     """
     if not (model / "config.json").is_file() or not (model / "tokenizer.json").is_file():
         raise UserError(f"model={str(model)!r} must be a published folder, with config.json and tokenizer.json")
@@ -80,18 +81,14 @@ def write_space(model: Path, folder: Path) -> None:
         raise UserError(f"model={str(model)!r} must be a published folder: its config.json is no config") from error
     if target_lang == TREES:
         raise UserError(f"model={str(model)!r} must be a translation model, but it is a parser")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"space={str(folder)!r} must be a new or an empty folder")
-    try:
-        shutil.copytree(model, folder / "model")
-        shutil.copytree(LIBRARY, folder / "vaswani", ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "app.py").write_text(APP, encoding="utf-8")
-        versions = {name: metadata.version(name).partition("+")[0] for name in PACKAGES} | {"gradio": GRADIO}
+    versions = {name: metadata.version(name).partition("+")[0] for name in PACKAGES} | {"gradio": GRADIO}
+    with new_folder(folder, "space") as unfinished:
+        shutil.copytree(model, unfinished / "model")
+        shutil.copytree(LIBRARY, unfinished / "vaswani", ignore=shutil.ignore_patterns("__pycache__"))
+        (unfinished / "app.py").write_text(APP, encoding="utf-8")
         requirements = "".join(f"{name}=={version}\n" for name, version in versions.items())
-        (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
-        (folder / "README.md").write_text(_readme(model), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"space={str(folder)!r} cannot be written: {error.strerror}") from error
+        (unfinished / "requirements.txt").write_text(requirements, encoding="utf-8")
+        (unfinished / "README.md").write_text(_readme(model), encoding="utf-8")
 
 
 def _readme(model: Path) -> str:

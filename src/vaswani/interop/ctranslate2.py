@@ -31,7 +31,7 @@ from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.search_vaswani import length_penalty
 from vaswani.workers import choose_workers, usable_cores
 
-from .folder import load_config, save_beside
+from .companions import load_config, save_beside
 from .marian import stock_length_penalty, to_marian
 
 

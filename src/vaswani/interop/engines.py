@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 from vaswani.errors import UserError, first_line, not_found
 from vaswani.translation import load_tokenizer
 
+from .companions import CONFIG
 from .ctranslate2 import MODEL, load_ctranslate2
-from .folder import CONFIG
 from .onnx import DECODER, ENCODER, load_onnx
 
 

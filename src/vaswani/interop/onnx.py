@@ -22,7 +22,7 @@ from vaswani.models.generation_vaswani import rows_of
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.workers import usable_cores
 
-from .folder import load_config, save_beside
+from .companions import load_config, save_beside
 
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_with_past_model.onnx"

@@ -6,7 +6,6 @@ shrinks to the tokens that it allows: by nine tenths and more.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import save_file
 from transformers.utils import cached_file
 
 from vaswani.errors import UserError
+from vaswani.files import whole_file
 
 from .alignment import Pairs, Translations, best_translations
 
@@ -108,14 +108,11 @@ class Shortlist:
         OSError, SafetensorError
             If it cannot be written, as on a full disk; what was there before is untouched.
         """
-        path, unfinished = Path(folder) / FILE, Path(folder) / f".{FILE}.unfinished"
+        path = Path(folder) / FILE
         about = {"format": FORMAT, "frequent": str(self.frequent), "vocabulary": self.vocabulary}
         tensors = {"candidates": self.candidates, "by_frequency": self.by_frequency}
-        try:
+        with whole_file(path) as unfinished:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, unfinished, metadata=about)
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
         return path
 
     def allowed(self, sources: Iterable[Sequence[int]]) -> torch.Tensor:

@@ -1,5 +1,6 @@
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -72,3 +73,16 @@ def test_later_evaluations_stand_in_the_table_in_their_order(evaluation, card):
     assert lines.index(END_OF_TABLE) == lines.index(rows[-1]) + 1
     names = [result.dataset_name for result in ModelCard.load(card).data.eval_results]
     assert names == ["first.de"] * 5 + ["second.de"] * 5
+
+
+def test_a_card_that_cannot_be_written_stays_as_it_was(evaluation, card, monkeypatch):
+    def fill_the_disk(path, text, **how):
+        path.write_bytes(text.encode()[:10])
+        raise OSError(28, "No space left on device")
+
+    before = card.read_bytes()
+    monkeypatch.setattr(Path, "write_text", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        add_to_card(evaluation, card)
+    assert card.read_bytes() == before
+    assert list(card.parent.iterdir()) == [card]

@@ -18,8 +18,8 @@ from pathlib import Path
 from training.data.grammar import lexicon
 from training.data.grammar.lexicon import Noun, Word, adjectives, nouns, urn
 from training.data.grammar.sentences import Clause, Nominal, NounPhrase, Sentence
-from training.data.writing import write_atomically
 from vaswani.errors import UserError
+from vaswani.files import write_text
 
 
 GRAMMAR_VERSION = 1  # raise it when the same arguments would give another corpus
@@ -241,8 +241,8 @@ def write_corpus(
         record.unlink(missing_ok=True)  # written again last, so that it never vouches for files of another run
         for path, size in files.items():
             rows = [("en", "de"), *islice(pairs, size)]
-            write_atomically(path, "".join(f"{english}\t{german}\n" for english, german in rows))
-        write_atomically(record, arguments)
+            write_text(path, "".join(f"{english}\t{german}\n" for english, german in rows))
+        write_text(record, arguments)
     except OSError as error:
         raise UserError(f"the corpus cannot be written to {directory}: {error}") from error
     return directory

@@ -10,13 +10,13 @@ import xxhash
 from datasets import Dataset, DatasetDict
 
 from training.data.preparation import count_types
-from training.data.writing import write_atomically
 from training.recipe import parse_settings, write_recipe
 from training.settings import TrainingSettings
 from training.tables.cost import flops_per_target_token
 from training.tables.sweep import Run
 from training.trainer.model import load_config
 from vaswani.errors import UserError
+from vaswani.files import whole_file, write_text
 from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
@@ -118,9 +118,8 @@ def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettin
     for name, part in parts.items():
         path = folder / f"{name}.parquet"
         if not path.exists():
-            unfinished = path.with_suffix(".unfinished")
-            part.rename_columns(languages).to_parquet(unfinished)
-            unfinished.rename(path)
+            with whole_file(path) as unfinished:
+                part.rename_columns(languages).to_parquet(unfinished)
 
 
 def check_origin(text: DatasetDict, seed: int, path: Path) -> None:
@@ -138,7 +137,7 @@ def check_origin(text: DatasetDict, seed: int, path: Path) -> None:
         raise UserError(
             f"{path.parent} holds texts of other data (other {differing}): choose another output_dir, or remove it"
         )
-    write_atomically(path, json.dumps(origin))
+    write_text(path, json.dumps(origin))
 
 
 def checksum(rows: Dataset) -> str:

@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from training.settings import ROOT
+from vaswani.demo import space
 from vaswani.demo.space import GRADIO, write_space
 from vaswani.errors import UserError
 
@@ -47,10 +48,10 @@ def test_its_title_is_the_name_on_the_card(model, tmp_path):
     assert (front["title"], front["license"]) == ("en-de", "mit")
 
 
-def test_a_folder_that_is_not_empty_and_a_model_that_is_none_are_refused(model, tmp_path):
+def test_a_folder_that_exists_and_a_model_that_is_none_are_refused(model, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
-    with pytest.raises(UserError, match=r"full' must be a new or an empty folder$"):
+    with pytest.raises(UserError, match=r"^space='.*full' exists: it must be a new folder"):
         write_space(model, tmp_path / "full")
     with pytest.raises(UserError, match=r"full' must be a published folder, with config.json and tokenizer.json$"):
         write_space(tmp_path / "full", tmp_path / "space")
@@ -63,7 +64,14 @@ def test_a_folder_that_is_not_empty_and_a_model_that_is_none_are_refused(model, 
         with pytest.raises(UserError, match=r"mine' must be a published folder: its config.json is no config$"):
             write_space(model, tmp_path / "space")
     (model / "config.json").write_text(config)
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"space='.*' cannot be written: Not a directory$"):
-        write_space(model, tmp_path / "file" / "space")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_half_a_space_does_not_stay(model, tmp_path, monkeypatch):
+    def end(model):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(space, "_readme", end)
+    with pytest.raises(UserError, match=r"space='.*' cannot be written: No space left on device$"):
+        write_space(model, tmp_path / "space")
+    assert list(tmp_path.iterdir()) == [model]

@@ -1,0 +1,77 @@
+"""Files and folders that are there whole or not at all, also where several processes write them at once."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from .errors import UserError
+
+
+@contextmanager
+def whole_file(path: Path) -> Generator[Path, None, None]:
+    """Yield a path beside `path`; what is written there replaces `path` at the end of the block.
+
+    If the block ends in an error, what was at `path` before is untouched.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")  # a name that no other process writes to
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, and its folder if need be.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, as on a full disk.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
+
+
+def check_is_new(path: Path, name: str = "output") -> None:
+    """Refuse a path at which there is something, be it a link to nothing.
+
+    Raises
+    ------
+    UserError
+        If there is, with `name` as what the user set.
+    """
+    if os.path.lexists(path):
+        raise UserError(f"{name}={str(path)!r} exists: it must be a new folder, so that nothing is lost")
+
+
+@contextmanager
+def new_folder(path: Path, name: str = "output") -> Generator[Path, None, None]:
+    """Yield a temporary folder beside `path`, which takes its name at the end of the block, and else is removed.
+
+    Raises
+    ------
+    UserError
+        If `path` exists, or cannot be written, with `name` as what the user set.
+    """
+    check_is_new(path, name)
+    try:
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".unfinished", dir=path.absolute().parent))
+    except OSError as error:
+        raise UserError(f"{name}={str(path)!r} cannot be written: {error.strerror}") from error
+    try:
+        yield unfinished
+        unfinished.chmod(0o755)
+        unfinished.rename(path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{name}={str(path)!r} cannot be written: {reason}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
