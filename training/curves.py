@@ -69,7 +69,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     UserError
         If one of those is unknown or set by the curves, or a value of ours is not allowed.
     """
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("--recipe", type=Path, required=True, help="of all runs")
     parser.add_argument(
         "--shares", default="0.125,0.25,0.5,1", help="of the training pairs; a run for each, and for all"

@@ -4,7 +4,6 @@ python training/evaluation.py --model runs/demo/model --dataset_name grammar --s
 python training/evaluation.py --help
 """
 
-import argparse
 import sys
 
 from training.data.corpora import load_split
@@ -22,8 +21,6 @@ def main(arguments: list[str]) -> None:
     parser = Parser(
         prog="training/evaluation.py",
         description=f"{evaluate.__doc__}\n--dataset_name grammar is the demo's own text.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     evaluate.add_flags(parser)
     evaluate.run(parser.parse_args(arguments), load_split)

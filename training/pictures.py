@@ -7,7 +7,6 @@ Each is drawn from what the model and its training compute with, as SVG, which f
 reader, and as PNG.
 """
 
-import argparse
 import io
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ PICTURES = {
 
 def main(arguments: list[str]) -> None:
     """Draw all pictures, and say where they are."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("--output_dir", type=Path, default=Path("docs"), help="folder of the pictures (default: docs)")
     folder = parser.parse_args(arguments).output_dir
     try:

@@ -65,12 +65,7 @@ def main(arguments: list[str]) -> None:
 
 def read_flags(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(
-        prog="training/preprocess.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(prog="training/preprocess.py", description=__doc__)
     for name in ("dataset_name", "dataset_config_name"):
         parser.add_argument(f"--{name}", help="as of training/run.py")
     for name in ("train_file", "validation_file", "test_file"):

@@ -7,7 +7,6 @@ The page of one run is its report.html; a run writes it by itself when it ends. 
 far that is. Beside the page, a folder of its name has each drawing as SVG and PNG.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from vaswani.errors import UserError
 
 def main(arguments: list[str]) -> None:
     """Write the report, and say where."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="output directory of training/run.py")
     parser.add_argument(
         "--output",

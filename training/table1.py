@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the flags."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("--layers", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
     parser.add_argument("--lengths", default="64,128,256,512,1024,2048", help="n: positions of a sequence")
     parser.add_argument("--widths", default="64,128,256,512", help="d: width of a layer")

@@ -67,7 +67,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     UserError
         If one of those is unknown or set by the table, or a value of ours is not allowed.
     """
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("--systems", default="all", help=f"names with commas between, or 'all': {', '.join(SYSTEMS)}")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--flops", type=float, help="training FLOPs of each system (default: those of base's recipe)")

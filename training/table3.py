@@ -101,7 +101,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     UserError
         If one of those is unknown, or is set by the table itself; or if --json is given without --list.
     """
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("--rows", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="make all models smaller: a multiple of 1/16, at most 1"

@@ -74,7 +74,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     UserError
         If one of those is unknown or set by the table, or a value of ours is not allowed.
     """
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     parser.add_argument("--treebank", required=True, metavar="DIR", help="as for dataset_name=treebank:DIR")
     parser.add_argument(
         "--recipe",

@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from keyword import iskeyword
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from vaswani.errors import UserError, missing_package
 from vaswani.interruption import Interrupted, Interruption
@@ -34,7 +34,10 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one sentence, as all of ours."""
+    """A parser of ours: complaints are one sentence, flags are written in full, help keeps its lines."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise what `exit_status` prints."""
@@ -95,11 +98,6 @@ def run(name: str, *arguments: str) -> int:
             command = importlib.import_module(f"{__name__}.{name}_" if iskeyword(name) else f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         raise missing_package(f"vaswani {name}", error.name, str(COMMANDS[name].extra)) from error
-    parser = Parser(
-        prog=f"vaswani {name}",
-        description=command.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(prog=f"vaswani {name}", description=command.__doc__)
     command.add_flags(parser)
     return command.run(parser.parse_args(arguments))

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def parse(*flags):
-    parser = Parser(allow_abbrev=False)
+    parser = Parser()
     add_flags(parser)
     return parser.parse_args(flags)
 
