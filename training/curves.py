@@ -12,7 +12,6 @@ an interruption, the same command resumes. curves.md, curves.csv and curves.png 
 import argparse
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
@@ -121,8 +120,8 @@ def describe_conditions(runs: list[Run]) -> str:
     said = f"Shares of the text are drawn at random, and {vocabulary}."
     if finished is None:
         return said
-    noted = tomllib.loads((finished.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    given, count = finished.settings, sum(run.is_finished for run in runs)
+    noted, given = finished.noted, finished.settings
+    count = sum(run.is_finished for run in runs)
     tokens, types = given.optimization.max_tokens_per_batch, count_types(given.model)
     return (
         f"{said} At most {given.optimization.max_steps:,} updates of at most {tokens:,} tokens, vocabulary {types:,}, "

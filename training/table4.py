@@ -14,7 +14,6 @@ same command resumes. table4.md, table4.csv and table4.png are rewritten after e
 import argparse
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
@@ -29,7 +28,7 @@ from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, flo
 from training.tables.parsing.report import Result, write_report
 from training.tables.parsing.rows import Row, make_rows, write_treebank
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
-from training.trainer.logbook import logged_rows
+from training.trainer.logbook import logged_rows, seconds_of_training
 from training.trainer.model import load_config
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
@@ -140,7 +139,7 @@ def fill_table(
             Result(row.name, search, round(row.share * count), measure_parser(one, text, search), took, row)
             for row, one in zip(rows, runs, strict=True)
             if one.is_finished
-            for took in [seconds_of(one)]
+            for took in [seconds_of_training(logged_rows(one.directory))]
             for search in SEARCHES
         ]
         write_report([*results, *found], describe_conditions(runs, splits, split), command, options.output_dir)
@@ -150,11 +149,6 @@ def fill_table(
     tell()
     run_all(runs, options.jobs, tell)
     tell()
-
-
-def seconds_of(run: Run) -> float:
-    """Return how long a run was trained, without evaluations and checkpoints."""
-    return sum(row["target_tokens"] / row["target_tokens_per_second"] for row in logged_rows(run.directory))
 
 
 def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: str) -> str:
@@ -168,8 +162,7 @@ def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: s
     finished = next((run for run in runs if run.is_finished), None)
     if finished is None:
         return said
-    noted = tomllib.loads((finished.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    optimization = finished.settings.optimization
+    noted, optimization = finished.noted, finished.settings.optimization
     return (
         f"{said} {optimization.max_steps:,} updates of about {optimization.max_tokens_per_batch:,} target tokens, "
         f"vocabulary {count_types(finished.settings.model):,}, seed {optimization.seed}. {noted['hardware']}, "

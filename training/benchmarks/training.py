@@ -25,6 +25,7 @@ from training.machine import usable_cores
 from training.recipe import parse_settings
 from training.settings import ROOT, has_configurations
 from training.tables.cost import flops_per_target_token
+from training.trainer.logbook import logged_rows, seconds_of_training
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig
 from vaswani.cli.shared.flags import at_least_one
@@ -257,11 +258,8 @@ def launcher(processes: int) -> list[str]:
 
 def logged_rate(output_dir: Path) -> float:
     """Return the target tokens a second that a run logged after its warm-up, which is the first row."""
-    lines = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if "target_tokens_per_second" in row][1:]
-    tokens = sum(row["target_tokens"] for row in rows)
-    seconds = sum(row["target_tokens"] / row["target_tokens_per_second"] for row in rows)
-    return tokens / seconds
+    rows = logged_rows(output_dir)[1:]
+    return sum(row["target_tokens"] for row in rows) / seconds_of_training(rows)
 
 
 def data_flags(options: argparse.Namespace, folder: Path, on_gpu: bool) -> list[str]:

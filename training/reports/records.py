@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from training.tables.cost import flops_per_target_token
-from training.trainer.logbook import OUTPUTS
+from training.trainer.logbook import OUTPUTS, seconds_of_training
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
 
@@ -99,7 +99,7 @@ class RunRecord:
     @property
     def seconds(self) -> float:
         """Of training, without evaluations and checkpoints."""
-        return sum(row["target_tokens"] / max(row["target_tokens_per_second"], 1e-9) for row in self.updates)
+        return seconds_of_training(self.updates)
 
     @property
     def seconds_left(self) -> float | None:

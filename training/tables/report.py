@@ -2,7 +2,6 @@
 
 import csv
 import itertools
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,18 +187,14 @@ def write_orderings(orderings: Sequence[Ordering], measured: Mapping[str, Measur
 
 def describe_conditions(finished: Sequence[Run], measurement: Measurement) -> list[str]:
     """Say in two paragraphs under which conditions a row was trained and measured: those of all rows."""
-    run = finished[0]
-    settings, seeds = run.settings, sorted({each.settings.optimization.seed for each in finished})
-    noted = tomllib.loads((run.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    data = settings.data.dataset_name or ", ".join(settings.data.train_file or [])
-    configuration = f" {settings.data.dataset_config_name}" if settings.data.dataset_config_name else ""
+    run, settings, noted = finished[0], finished[0].settings, finished[0].noted
+    seeds = sorted({each.settings.optimization.seed for each in finished})
     types, these = count_types(settings.model), "seed" if len(seeds) == 1 else "seeds"
     return [
-        f"Data: {Path(data).name}{configuration}, {settings.data.source_lang} to "
-        f"{settings.data.target_lang}; validation of {measurement.sentences:,} sentences. About "
-        f"{settings.optimization.max_tokens_per_batch:,} target tokens an update, vocabulary "
-        f"{types:,}, {these} {', '.join(map(str, seeds))}. Each run had {noted['hardware']}; {noted['precision']}, "
-        f"torch {noted['torch']}, {noted['date']}.",
+        f"Data: {run.text_name}, {settings.data.source_lang} to {settings.data.target_lang}; validation of "
+        f"{measurement.sentences:,} sentences. About {settings.optimization.max_tokens_per_batch:,} target tokens an "
+        f"update, vocabulary {types:,}, {these} {', '.join(map(str, seeds))}. Each run had {noted['hardware']}; "
+        f"{noted['precision']}, torch {noted['torch']}, {noted['date']}.",
         "PPL is the perplexity of a word piece, teacher-forced, unsmoothed; BLEU is "
         f"`{measurement.bleu_signature}`, {measurement.decoding}, no checkpoints averaged. The paper's figures are "
         "for newstest2013. Target tokens/s are those of training, while as many runs as the command says shared the "

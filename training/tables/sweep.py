@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -62,6 +64,19 @@ class Run:
     def is_finished(self) -> bool:
         """Whether it has published its model."""
         return (self.directory / "model" / "README.md").exists()
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What it noted of itself when it began: hardware, precision, versions, date."""
+        return tomllib.loads((self.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
+
+    @property
+    def text_name(self) -> str:
+        """What it trains on, such as "multi30k en-de": a dataset and its configuration, or the names of files."""
+        data = self.settings.data
+        names = [data.dataset_name] if data.dataset_name else data.train_file or []
+        configuration = f" {data.dataset_config_name}" if data.dataset_config_name else ""
+        return ", ".join(Path(name).name for name in names) + configuration
 
     @property
     def has_diverged(self) -> bool:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +205,11 @@ def read_metrics(directory: Path) -> list[dict]:
 def logged_rows(directory: Path) -> list[dict]:
     """Return the rows that a run has logged of its updates."""
     return [row for row in read_metrics(directory) if "target_tokens_per_second" in row]
+
+
+def seconds_of_training(rows: Iterable[dict]) -> float:
+    """Return how long the updates of `logged_rows` took, without evaluations and checkpoints."""
+    return sum(row["target_tokens"] / max(row["target_tokens_per_second"], 1e-9) for row in rows)
 
 
 def final_evaluation(directory: Path, split: str) -> dict:

@@ -10,7 +10,7 @@ import pyarrow.parquet
 from training.tables.cost import count_parameters
 from training.tables.curves.rows import Row, config_of
 from training.tables.sweep import Run
-from training.trainer.logbook import final_evaluation, logged_rows, read_metrics
+from training.trainer.logbook import final_evaluation, logged_rows, read_metrics, seconds_of_training
 
 
 SCORES = {"sacrebleu": "BLEU", "chrf": "chrF"}
@@ -62,7 +62,7 @@ def measure(row: Row, run: Run) -> Point:
         pairs=pyarrow.parquet.read_metadata(file).num_rows,
         parameters=count_parameters(config_of(row, run.settings)),
         target_tokens=tokens,
-        seconds=sum(each["target_tokens"] / each["target_tokens_per_second"] for each in updates),
+        seconds=seconds_of_training(updates),
         flops=run.cost
         * tokens
         / (run.settings.optimization.max_steps * run.settings.optimization.max_tokens_per_batch),

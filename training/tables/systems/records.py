@@ -12,7 +12,7 @@ from training.tables.sweep import Run
 from training.tables.systems.catalogue import BASELINE
 from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.translations import Decoding
-from training.trainer.logbook import final_evaluation, logged_rows, read_metrics
+from training.trainer.logbook import final_evaluation, logged_rows, read_metrics, seconds_of_training
 from vaswani.scoring.lengths import Bucket, bleu_of, buckets
 from vaswani.scoring.protocols import moses_languages, score
 from vaswani.scoring.references import EvaluationSet
@@ -153,7 +153,7 @@ def _result(
         max_steps=settings.optimization.max_steps,
         target_tokens=tokens,
         training_flops=tokens * entry.flops_per_target_token,
-        training_seconds=round(sum(row["target_tokens"] / row["target_tokens_per_second"] for row in rows), 1),
+        training_seconds=round(seconds_of_training(rows), 1),
         training_tokens_per_second=statistics.median(row["target_tokens_per_second"] for row in rows),
         perplexity=final["perplexity"],
         paper_bleu=scores["paper_bleu"],

@@ -1,7 +1,6 @@
 """Table 2 as it stands: the systems trained here beside the paper's, as Markdown, CSV and a picture."""
 
 import csv
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,10 +72,7 @@ def write_markdown(plan: Plan, table: Table, text: EvaluationSet, command: str) 
 def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
     """Say under which conditions the runs were trained and measured."""
     run = next(run for entry in plan.entries for run in entry.runs if run.is_finished)
-    noted = tomllib.loads((run.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    data, options = run.settings.data, plan.options
-    name = Path(data.dataset_name or (data.train_file or [""])[0]).name
-    configuration = f" {data.dataset_config_name}" if data.dataset_config_name else ""
+    noted, data, options = run.noted, run.settings.data, plan.options
     factors = ", ".join(f"{factor:g}" for factor in options.learning_rate_factors)
     search = (
         f"The learning rate's factor of each system is the one with the lowest perplexity on validation after "
@@ -87,7 +83,7 @@ def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
     )
     signatures = "; ".join(f"`{signature}`" for signature in table.signatures.values())
     return (
-        f"Data: {name}{configuration}, {data.source_lang} to {data.target_lang}; scored on "
+        f"Data: {run.text_name}, {data.source_lang} to {data.target_lang}; scored on "
         f"{len(text.references):,} sentences of {text.split}. Vocabulary {count_types(run.settings.model):,}; about "
         f"{run.settings.optimization.max_tokens_per_batch:,} target tokens an update. {search} Seeds "
         f"{', '.join(map(str, options.seeds))}; figures are means over them. FLOPs are counted for sentences of 28 "

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,16 @@ def test_a_directory_of_another_recipe_is_refused(finished_row):
     run = finished_row("base", 5.0, 20.0, 30.0)
     with pytest.raises(UserError, match=r"holds a run of another recipe .*vocab_size is 9 there, 37000 here"):
         run.check()
+
+
+def test_a_run_says_what_it_trains_on(planned_run):
+    data = planned_run("base").settings.data
+    run = planned_run("A-h1")
+    assert run.text_name == "grammar"
+    run.settings.data = dataclasses.replace(data, dataset_name="my/multi30k", dataset_config_name="en-de")
+    assert run.text_name == "multi30k en-de"
+    run.settings.data = dataclasses.replace(data, dataset_name=None, train_file=["my/train.en", "my/train.de"])
+    assert run.text_name == "train.en, train.de"
 
 
 def test_finished_runs_are_not_started_again(finished_row):
