@@ -26,6 +26,7 @@ from training.tables.curves.rows import Row, make_rows, make_run, write_texts
 from training.tables.flags import check_run_flags, numbers
 from training.tables.layout import align, for_terminal
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.trainer.logbook import final_evaluation
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
 from vaswani.errors import UserError
@@ -100,16 +101,19 @@ def draw_curves(rows: list[Row], runs: list[Run], options: argparse.Namespace, c
     for run in runs:
         run.check()
 
-    def tell(run: Run | None = None) -> None:
+    def write_curves() -> None:
         points = [measure(row, one) for row, one in zip(rows, runs, strict=True) if one.is_finished]
         write_report(points, describe_conditions(runs), command, options.output_dir)
-        for point in points:
-            if run is not None and point.row.folder == run.name:
-                print(f"\n{run.name}: BLEU {point.test['sacrebleu']:.2f} on test", flush=True)
 
-    tell()
+    def tell(run: Run) -> None:
+        write_curves()
+        if run.is_finished:
+            score = final_evaluation(run.directory, "test")["sacrebleu"]
+            print(f"\n{run.name}: BLEU {score:.2f} on test", flush=True)
+
+    write_curves()
     run_all(runs, options.jobs, tell)
-    tell()
+    write_curves()
 
 
 def describe_conditions(runs: list[Run]) -> str:

@@ -124,15 +124,15 @@ def compare_systems(plan: Plan, command: str) -> None:
     runs = plan.plan_runs()
     decodings: dict[str, Decoding] = {}
 
-    def tell() -> None:
+    def write_table() -> None:
         table = collect(plan, text, decodings, settings.data.target_lang)
         write_report(plan, table, text, options.output_dir, command)
 
-    tell()
+    write_table()
     train(runs, options.jobs)
     for run in runs:  # one after another, so that each is timed with the whole machine
         decodings[run.name] = decode(run, text)
-        tell()
+        write_table()
 
 
 def search(plan: Plan, jobs: int) -> None:

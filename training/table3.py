@@ -81,16 +81,19 @@ def fill_table(
     first = planned[0].settings  # all runs find its vocabulary and pairs in the cache
     prepare(first.data, first.model, first.run.grammar_folder)
 
-    def tell(run: Run | None = None) -> None:
+    def write_table() -> None:
         write_report(described, runs, options.output_dir, command)
-        if run is not None and run.is_finished:
+
+    def tell(run: Run) -> None:
+        write_table()
+        if run.is_finished:
             result = measure(run)
             print(f"\n{run.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}", flush=True)
 
     try:
         run_all(planned, options.jobs, tell)
     finally:
-        tell()
+        write_table()
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -134,7 +134,7 @@ def fill_table(
     measured = floors(options.output_dir / f"floors-{split}.json", splits["train"], splits[split])
     results = [Result(name, "", count, evaluation) for name, evaluation in measured.items()]
 
-    def tell(run: Run | None = None) -> None:
+    def write_table() -> None:
         found = [
             Result(row.name, search, round(row.share * count), measure_parser(one, text, search), took, row)
             for row, one in zip(rows, runs, strict=True)
@@ -143,12 +143,15 @@ def fill_table(
             for search in SEARCHES
         ]
         write_report([*results, *found], describe_conditions(runs, splits, split), command, options.output_dir)
-        if run is not None and run.is_finished:
+
+    def tell(run: Run) -> None:
+        write_table()
+        if run.is_finished:
             print(f"\n{run.name}: F1 {measure_parser(run, text, KNOWN_TAGS).bracketing_f1:.2f}", flush=True)
 
-    tell()
+    write_table()
     run_all(runs, options.jobs, tell)
-    tell()
+    write_table()
 
 
 def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: str) -> str:
