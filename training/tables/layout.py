@@ -1,7 +1,10 @@
-"""Cells of text as a table: aligned for a terminal, or in Markdown."""
+"""Cells as a table: aligned for a terminal, in Markdown, or as a file of comma-separated values."""
 
+import csv
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 
 WIDTH = 100  # columns of a terminal that are used
@@ -38,6 +41,14 @@ def markdown(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Write a table in Markdown."""
     lines = (titles, ["---"] * len(titles), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows under the names of all their columns; what a row lacks stays empty."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def for_terminal(text: str) -> str:

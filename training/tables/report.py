@@ -1,6 +1,5 @@
 """Table 3 as it stands: the finished rows beside the paper's, as Markdown, CSV and a picture."""
 
-import csv
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from training.data.preparation import count_types
-from training.tables.layout import markdown
+from training.tables.layout import markdown, write_csv
 from training.tables.records import Description, Measurement, ReportRow, report_rows
 from training.tables.rows import ROWS, SERIES, Row
 from training.tables.sweep import Run
@@ -140,12 +139,8 @@ def tables(rows: Sequence[dict[str, Any]], layout: Callable[[Sequence[str], Iter
 def write_report(described: Sequence[Description], runs: RunsOfRows, folder: Path, command: str) -> None:
     """Write `table3.md`, `.csv` and `.png` from descriptions of the rows and what their finished runs measured."""
     rows = report_rows(described, {name: [run for run in seeds if run.is_finished] for name, seeds in runs.items()})
-    records = [row.record() for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "table3.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for record in records for name in record)))
-        writer.writeheader()
-        writer.writerows(records)
+    write_csv(folder / "table3.csv", [row.record() for row in rows])
     (folder / "table3.md").write_text(write_markdown(rows, runs, command), encoding="utf-8")
     draw(rows, folder / "table3.png")
 

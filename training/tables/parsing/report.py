@@ -1,6 +1,5 @@
 """Table 4 as it stands: parsers trained here beside floors and the paper, as Markdown, CSV and a picture."""
 
-import csv
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from training.tables.layout import markdown
+from training.tables.layout import markdown, write_csv
 from training.tables.parsing.measuring import SEARCHES
 from training.tables.parsing.rows import PAPER_ROWS, Row
 from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB
@@ -66,10 +65,7 @@ def write_report(results: Sequence[Result], conditions: str, command: str, folde
         for result in results
     ]
     if rows:
-        with (folder / "table4.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(folder / "table4.csv", rows)
         draw(results, folder / "table4.png")
 
 

@@ -5,7 +5,7 @@ The names of the fields are the columns of ``table2.csv``.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from training.tables.sweep import Run
@@ -94,10 +94,6 @@ class Table:
     def of(self, system: str) -> list[Result]:
         """Return the results of a system, one a seed."""
         return [result for result in self.results if result.system == system]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the results as rows of a file."""
-        return [asdict(result) for result in self.results]
 
 
 def collect(plan: Plan, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str) -> Table:

@@ -1,7 +1,7 @@
 """Table 2 as it stands: the systems trained here beside the paper's, as Markdown, CSV and a picture."""
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from training.data.preparation import count_types
-from training.tables.layout import markdown
+from training.tables.layout import markdown, write_csv
 from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS
 from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.records import Table, means
@@ -49,12 +49,8 @@ def _cells(entry: Entry) -> list[str]:
 def write_report(plan: Plan, table: Table, text: EvaluationSet, folder: Path, command: str) -> None:
     """Write `table2.md`, `.csv` and `.png` of what has finished."""
     (folder / "table2.md").write_text(write_markdown(plan, table, text, command), encoding="utf-8")
-    rows = table.rows()
-    if rows:
-        with (folder / "table2.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    if table.results:
+        write_csv(folder / "table2.csv", [asdict(result) for result in table.results])
         draw(table, folder / "table2.png")
 
 

@@ -1,4 +1,4 @@
-from training.tables.layout import WIDTH, align, for_terminal, markdown
+from training.tables.layout import WIDTH, align, for_terminal, markdown, write_csv
 
 
 TITLES, ROWS = ["row", "parameters (paper)", "N"], [["base", "65", "6"], ["big", "213", ""]]
@@ -48,3 +48,8 @@ def test_markdown_writes_a_title_in_one_line():
         "| base | 65 | 6 |",
         "| big | 213 |  |",
     ]
+
+
+def test_a_file_has_the_columns_of_all_rows(tmp_path):
+    write_csv(tmp_path / "rows.csv", [{"row": "base", "N": 6}, {"row": "E, learned", "BLEU": 25.7}])
+    assert (tmp_path / "rows.csv").read_text() == 'row,N,BLEU\nbase,6,\n"E, learned",,25.7\n'
