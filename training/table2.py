@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
 from training.tables.flags import check_run_flags, numbers
-from training.tables.layout import align, for_terminal
+from training.tables.layout import for_terminal
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.tables.systems.catalogue import SYSTEMS, choose_systems
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     options, flags = parse(arguments)
     plan = Plan(choose_systems(options.systems), options, flags)
     if options.list:
-        print(list_plan(plan, align))
+        print(list_plan(plan))
         return
     check_jobs(options.jobs)
     with own(make_output_dir(options.output_dir)):

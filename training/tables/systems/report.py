@@ -1,6 +1,5 @@
 """Table 2 as it stands: the systems trained here beside the paper's, as Markdown, CSV and a picture."""
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,13 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from training.data.preparation import count_types
-from training.tables.layout import markdown, write_csv
+from training.tables.layout import align, markdown, write_csv
 from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS
 from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.records import Table, means
 from vaswani.pictures.look import LIGHT, MATPLOTLIB
 from vaswani.scoring.references import EvaluationSet
 
-
-Layout = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 # Colour, dash and mark.
 STYLES = {
@@ -31,11 +28,11 @@ STYLES = {
 BESIDE_ITS_POINT = {"ConvS2S, ensemble": ("center", (0, 7)), "GNMT + RL, ensemble": ("right", (6, -15))}
 
 
-def list_plan(plan: Plan, layout: Layout) -> str:
-    """Write what each system is, and what its training will cost."""
-    names = layout(["system", "what it is"], [[entry.system.name, entry.system.text] for entry in plan.entries])
+def list_plan(plan: Plan) -> str:
+    """Write for a terminal what each system is, and what its training will cost."""
+    names = align(["system", "what it is"], [[entry.system.name, entry.system.text] for entry in plan.entries])
     titles = ["system", "parameters", "FLOPs per target token", "updates", "target tokens", "training FLOPs"]
-    return f"{names}\n\n{layout(titles, map(_cells, plan.entries))}"
+    return f"{names}\n\n{align(titles, map(_cells, plan.entries))}"
 
 
 def _cells(entry: Entry) -> list[str]:
@@ -56,7 +53,7 @@ def write_report(plan: Plan, table: Table, text: EvaluationSet, folder: Path, co
 
 def write_markdown(plan: Plan, table: Table, text: EvaluationSet, command: str) -> str:
     """Write the Markdown: what was run, cost and quality, length, and the paper's table."""
-    done, wanted = len(table.results), sum(max(1, len(plan.options.seeds)) for _ in plan.entries)
+    done, wanted = len(table.results), len(plan.entries) * len(plan.options.seeds)
     parts = ["# Table 2", f"`{command}`", f"{done} of {wanted} runs are finished."]
     if table.results:
         parts += [describe_conditions(plan, table, text), "## Cost", cost(table), "## Quality", quality(table)]

@@ -5,7 +5,6 @@ import dataclasses
 
 import pytest
 
-from training.tables.layout import align
 from training.tables.systems.catalogue import SYSTEMS
 from training.tables.systems.records import Point, Result, Table
 from training.tables.systems.report import STYLES, cost, list_plan, quality, write_report
@@ -102,10 +101,10 @@ def test_before_any_run_has_finished_there_is_the_papers_table(make_plan, tmp_pa
 
 def test_the_list_says_what_training_will_cost(make_plan):
     plan = make_plan()
-    row = list_plan(plan, align).splitlines()[-2].split()
+    row = list_plan(plan).splitlines()[-2].split()
     entry = plan.entries[0]
     assert row[-5:] == [
         f"{entry.parameters:,}", f"{entry.flops_per_target_token:.2e}", f"{entry.steps:,}", f"{entry.steps * 1000:,}",
         "1.0e+13",
     ]  # fmt: skip
-    assert list_plan(make_plan(flops=None, minutes=3.0), align).count("by time") == 6
+    assert list_plan(make_plan(flops=None, minutes=3.0)).count("by time") == 6
