@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from training.reports.records import RunRecord
-from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB, SERIES
+from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB, SERIES, line_style
 from vaswani.scoring.lengths import bleu_of, buckets
 
 
@@ -61,7 +61,7 @@ def draw_curve(curve: Curve, runs: Sequence[RunRecord]) -> Figure | None:
     figure, axes = begin(curve.title, "update")
     has_points = False
     for number, run in enumerate(runs):
-        style = style_of(number)
+        style = line_style(number)
         points = thinned(points_of(run.updates, curve.of_updates))
         label = {"label": run.name if curve.of_evaluations is None else f"{run.name}, training"}
         if len(points):
@@ -81,12 +81,6 @@ def draw_curve(curve: Curve, runs: Sequence[RunRecord]) -> Figure | None:
         axes.yaxis.set_minor_formatter("{x:g}" if high < 20 * low else NullFormatter())
     finish(figure, axes)
     return figure
-
-
-def style_of(number: int) -> dict[str, str]:
-    """Return the colour and dashes of a run."""
-    color, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
-    return {"color": LIGHT[color], "linestyle": dash}
 
 
 def points_of(rows: Iterable[dict], key: str | None) -> np.ndarray:
@@ -120,7 +114,7 @@ def draw_by_length(runs: Sequence[RunRecord], split: str) -> Figure | None:
     for number, run in enumerate(runs):
         scores = scores_by_length(run, split)
         if scores:
-            axes.plot(list(scores), list(scores.values()), **style_of(number), marker="o", label=run.name)
+            axes.plot(list(scores), list(scores.values()), **line_style(number), marker="o", label=run.name)
             has_any = True
     if not has_any:
         return None

@@ -31,6 +31,12 @@ MATPLOTLIB = {
 }  # fmt: skip
 
 
+def line_style(number: int) -> dict[str, str]:
+    """Return colour and dashes of a figure's line, counted from 0, for matplotlib: all colours, then other dashes."""
+    color, dashes = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+    return {"color": LIGHT[color], "linestyle": dashes}
+
+
 def css() -> str:
     """Return a style sheet that has each colour as a variable, such as ``var(--blue)``, by the reader's preference."""
     light, dark = ("".join(f"--{name}:{value};" for name, value in colors.items()) for colors in (LIGHT, DARK))

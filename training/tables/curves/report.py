@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from training.tables.curves.points import SCORES, Point, doublings, share_of_training
 from training.tables.layout import markdown
-from vaswani.pictures.look import DASHES, LIGHT, MATPLOTLIB, SERIES
+from vaswani.pictures.look import LIGHT, MATPLOTLIB, line_style
 
 
 SHARES_OF_TRAINING = {"an eighth": 0.125, "a quarter": 0.25, "half": 0.5}
@@ -89,13 +89,9 @@ def draw(points: Sequence[Point], path: Path) -> None:
     over_tokens, over_text, over_size = figure.subplots(1, 3, sharey=True)
     first = points[0].row.config
     for number, point in enumerate(points):
-        style = {
-            "color": LIGHT[SERIES[number % len(SERIES)]],
-            "linestyle": DASHES[number // len(SERIES) % len(DASHES)],
-        }
         label = f"{Path(point.row.config).name}, {point.pairs:,} pairs"
         scores = [row["sacrebleu"] for _, row in point.on_the_way]
-        over_tokens.plot([seen for seen, _ in point.on_the_way], scores, marker=".", label=label, **style)
+        over_tokens.plot([seen for seen, _ in point.on_the_way], scores, marker=".", label=label, **line_style(number))
     by_text = [(point.pairs, point) for point in points if point.row.config == first]
     by_size = [(point.parameters, point) for point in points if point.row.share == 1]
     plot_finished(over_text, by_text, "training pairs")
