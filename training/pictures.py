@@ -17,6 +17,7 @@ from PIL import Image
 from training.explaining import label_smoothing, learning_rate, positional_encoding
 from training.reports.curves import as_svg
 from vaswani.cli import Parser
+from vaswani.cli.shared.outputs import cannot_be_written
 from vaswani.errors import UserError
 from vaswani.pictures.look import MATPLOTLIB, stand_alone
 
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> None:
             draw(name, folder)
             print(f"Written: {folder / name}.svg, {name}.png")
     except OSError as error:
-        raise UserError(f"output_dir={str(folder)!r} cannot be written: {error.strerror}") from error
+        raise cannot_be_written("output_dir", str(folder), error) from error
 
 
 def draw(name: str, folder: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from training.reports.page import write_report
 from training.reports.records import read_runs
 from vaswani.cli import Parser
+from vaswani.cli.shared.outputs import cannot_be_written
 from vaswani.errors import UserError
 
 
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_report(runs, path)
     except OSError as error:
-        raise UserError(f"output={str(path)!r} cannot be written: {error.strerror}") from error
+        raise cannot_be_written("output", str(path), error) from error
     print(f"Written: {path}")
 
 

@@ -23,6 +23,7 @@ from vaswani.pictures.attention_page import attention_page
 from vaswani.translation import load
 
 from .shared.flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from .shared.outputs import cannot_be_written
 
 
 ENDINGS = (".html", ".png", ".svg")
@@ -54,6 +55,31 @@ def run(options: argparse.Namespace) -> int:
     UserError
         If the flags do not fit the model or the output, or this cannot be written.
     """
+    check(options)
+    disable_progress_bar()  # transformers' own, at loading
+    model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
+    attention = read_attention(model, tokenizer, options.sentence, options.target, **decoding(options))
+    try:
+        if options.form == "motion":
+            options.output.write_text(draw_motion(attention), encoding="utf-8")
+        elif options.output.suffix == ".html":
+            options.output.write_text(attention_page(attention, f"Attention of {options.model}"), encoding="utf-8")
+        else:
+            write_figure(attention, options)
+    except OSError as error:
+        raise cannot_be_written("output", str(options.output), error) from error
+    print(f"Written: {options.output}")
+    return 0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check that the flags go together, before anything is loaded.
+
+    Raises
+    ------
+    UserError
+        If they do not, or the output has another ending.
+    """
     ending = options.output.suffix
     if ending not in ENDINGS:
         raise UserError(f"output={str(options.output)!r} must end in {', '.join(ENDINGS)}")
@@ -67,20 +93,6 @@ def run(options: argparse.Namespace) -> int:
             raise UserError(f"{named} is not for --as motion, an .svg of encoder-decoder attention as a whole")
     if options.target is not None and (of_search := list(decoding(options))):
         raise UserError(f"{of_search[0]} is for the model's own translation, but there is a target")
-    disable_progress_bar()  # transformers' own, at loading
-    model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
-    attention = read_attention(model, tokenizer, options.sentence, options.target, **decoding(options))
-    try:
-        if options.form == "motion":
-            options.output.write_text(draw_motion(attention), encoding="utf-8")
-        elif ending == ".html":
-            options.output.write_text(attention_page(attention, f"Attention of {options.model}"), encoding="utf-8")
-        else:
-            write_figure(attention, options)
-    except OSError as error:
-        raise UserError(f"output={str(options.output)!r} cannot be written: {error.strerror}") from error
-    print(f"Written: {options.output}")
-    return 0
 
 
 def write_figure(attention: Attention, options: argparse.Namespace) -> None:
