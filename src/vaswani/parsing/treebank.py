@@ -6,8 +6,7 @@ from pathlib import Path
 
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TOP, Tree
-from vaswani.text.decompression import open_decompressed
-from vaswani.text.lines import decode_line
+from vaswani.text.decompression import lines_of
 
 
 PREFIX = "treebank:"  # of a dataset's name that is a folder of trees
@@ -16,7 +15,7 @@ TRACE = "-NONE-"
 OUTER = ("", TOP, "ROOT", "S1")  # labels of a bracket around the whole tree that says nothing
 # Sections of the Wall Street Journal: those of the paper and of nearly all others.
 SECTIONS = {"train": range(2, 22), "validation": range(22, 23), "test": range(23, 24)}
-TOKEN = re.compile(r"[()]|[^\s()]+")
+TOKEN = re.compile(r"\(\s*[^\s()]*|\)|[^\s()]+")  # a bracket that opens, with its label; one that closes; a word
 
 
 def read_trees(path: str | Path) -> Iterator[Tree]:
@@ -37,15 +36,13 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
     def refuse(line: int, what: str) -> UserError:
         return UserError(f"{path}, line {line}: {what}")
 
-    for number, text in enumerate(_lines(path), start=1):
+    for number, text in enumerate(lines_of(path), start=1):
         if stack and text.startswith("("):
             raise refuse(began, f"unbalanced brackets: this tree is not closed where another begins, in line {number}")
-        tokens = TOKEN.findall(text)
-        for position, token in enumerate(tokens):
-            if token == "(":
+        for token in TOKEN.findall(text):
+            if token.startswith("("):
                 began = began if stack else number
-                following = tokens[position + 1] if position + 1 < len(tokens) else "("
-                stack.append(Tree("" if following in "()" else following, []))
+                stack.append(Tree(token[1:].strip(), []))
             elif token == ")":
                 if not stack:
                     raise refuse(number, "unbalanced brackets: one is closed that was not opened")
@@ -62,8 +59,6 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
                 yield prepared
             elif not stack:
                 raise refuse(number, f"{token!r:.40} stands outside of all brackets")
-            elif position and tokens[position - 1] == "(":
-                pass  # it is the label
             elif stack[-1].children or not stack[-1].label:
                 raise refuse(
                     number,
@@ -76,14 +71,6 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
         raise refuse(began, "unbalanced brackets: the tree is not closed before the file ends")
     if not count:
         raise UserError(f"the file {path} holds no tree: it must hold at least one, such as (S (NP (NN text)))")
-
-
-def _lines(path: str) -> Iterator[str]:
-    if not Path(path).is_file():
-        raise UserError(f"the file {path} does not exist")
-    with open_decompressed(path) as file:
-        for number, raw in enumerate(file, start=1):
-            yield decode_line(raw, path, number)
 
 
 def prepare(tree: Tree) -> Tree | None:

@@ -7,12 +7,13 @@ import lzma
 import sys
 import zipfile
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from vaswani.errors import UserError, missing_package
+from vaswani.text.lines import decode_line
 
 
 if sys.version_info >= (3, 14):
@@ -46,6 +47,32 @@ def open_decompressed(path: str) -> Generator[BinaryIO, None, None]:
             yield file
     except DAMAGES as error:
         raise _as_user_error(path, error) from error
+
+
+def lines_of(path: str) -> Iterator[str]:
+    """Yield the lines of a text; only a line feed ends one, since Unicode's other separators may stand in a sentence.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged or not UTF-8 (with the line).
+    """
+    check_is_file(path)
+    with open_decompressed(path) as file:
+        for number, line in enumerate(file, start=1):
+            yield decode_line(line, path, number)
+
+
+def check_is_file(path: str) -> None:
+    """Refuse a file that is not there.
+
+    Raises
+    ------
+    UserError
+        If it is not.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"the file {path} does not exist")
 
 
 def name_within(path: str) -> str:

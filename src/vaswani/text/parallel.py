@@ -14,10 +14,9 @@ from datasets import Dataset, config
 from datasets.exceptions import DatasetGenerationError
 
 from vaswani.errors import UserError
-from vaswani.text.decompression import name_within, open_decompressed
+from vaswani.text.decompression import check_is_file, lines_of, name_within, open_decompressed
 from vaswani.text.headers import LANGUAGE_CODES, find_columns, list_names, looks_like_header
 from vaswani.text.json_rows import JsonRows
-from vaswani.text.lines import decode_line
 
 
 def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
@@ -41,8 +40,7 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
         aligned files differ in length.
     """
     for path in paths:
-        if not Path(path).is_file():
-            raise UserError(f"the file {path} does not exist")
+        check_is_file(path)
     if len(paths) > 2:
         raise UserError(f"{len(paths)} files given, {', '.join(paths)}: must be one, or two aligned text files")
     names = [name_within(path) for path in paths]
@@ -70,8 +68,7 @@ def read_aligned(source: str, target: str) -> Dataset:
         If a file is missing, damaged or not UTF-8 (with the line), or they differ in length.
     """
     for path in (source, target):
-        if not Path(path).is_file():
-            raise UserError(f"the file {path} does not exist")
+        check_is_file(path)
     return build(_read_aligned, [source, target], ("source", "target"))
 
 
@@ -136,31 +133,22 @@ def read_lines(path: str) -> list[str]:
     UserError
         If it is missing, damaged or not UTF-8 (with the line).
     """
-    if not Path(path).is_file():
-        raise UserError(f"the file {path} does not exist")
-    return list(_lines(path))
-
-
-def _lines(path: str) -> Iterator[str]:
-    """Yield lines; only a line feed ends one, since Unicode's other separators may stand within a sentence."""
-    with open_decompressed(path) as file:
-        for number, line in enumerate(file, start=1):
-            yield decode_line(line, path, number)
+    return list(lines_of(path))
 
 
 def _read_aligned(paths: tuple[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    counts = [sum(1 for _ in _lines(path)) for path in paths]
+    counts = [sum(1 for _ in lines_of(path)) for path in paths]
     if counts[0] != counts[1]:
         raise UserError(
             f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: aligned files must have equal numbers"
         )
-    for sentences in zip(*map(_lines, paths), strict=True):
+    for sentences in zip(*map(lines_of, paths), strict=True):
         yield dict(zip(languages, sentences, strict=True))
 
 
 def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
     source, target, width = 0, 1, 2
-    for number, line in enumerate(_lines(paths[0]), start=1):
+    for number, line in enumerate(lines_of(paths[0]), start=1):
         fields = line.split("\t")
         if number == 1 and set(languages) <= set(fields):
             (source, target), width = find_columns(fields, languages, paths[0]), len(fields)
@@ -181,7 +169,7 @@ def _read_csv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
     pandas, with which `datasets` reads them, takes sentences such as "None" and "n/a" for missing ones, and cannot say
     which line is not UTF-8.
     """
-    reader = csv.reader((line + "\n" for line in _lines(paths[0])), strict=True)
+    reader = csv.reader((line + "\n" for line in lines_of(paths[0])), strict=True)
     number = 1
     try:
         header = next(reader, None)
