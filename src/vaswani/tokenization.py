@@ -19,9 +19,7 @@ PAD_TOKEN = "<pad>"
 SMALLEST_VOCAB_SIZE = len(pre_tokenizers.ByteLevel.alphabet()) + 2
 
 
-def train_tokenizer(
-    sentences: Iterable[str], vocab_size: int, show_progress: bool = False, symbols: Sequence[str] = ()
-) -> PreTrainedTokenizerFast:
+def train_tokenizer(sentences: Iterable[str], vocab_size: int, symbols: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Train the shared vocabulary on sentences of both languages.
 
     Parameters
@@ -30,8 +28,6 @@ def train_tokenizer(
         Source and target sentences of the training split.
     vocab_size : int
         Types, ``</s>``, ``<pad>`` and the symbols included. At least 258 and the symbols.
-    show_progress : bool, default=False
-        Whether to show a progress bar.
     symbols : sequence of str, default=()
         One type each, wherever they stand, with the white space before them: the brackets of linearized trees.
 
@@ -64,7 +60,7 @@ def train_tokenizer(
         vocab_size=vocab_size - 1 - len(symbols),
         special_tokens=[EOS_TOKEN],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=show_progress,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer)
     tokenizer.add_tokens([AddedToken(symbol, lstrip=True, normalized=False) for symbol in symbols])

@@ -19,10 +19,9 @@ BLOCK = 4096  # pairs that are encoded at a time
 def sample(
     tokenizer: Any,
     rows: Any,
-    sentences_per_type: int = SENTENCES_PER_TYPE,
     on_pairs: Callable[[int], object] = lambda count: None,
 ) -> tuple[Pairs, torch.Tensor]:
-    """Encode parallel text, and keep the pairs that hold a source type of which not enough were kept before.
+    """Encode parallel text, and keep the pairs that hold a source type of which fewer than 300 were kept before.
 
     So what is kept grows with the vocabulary, not with the text: of 4.5 million pairs, those that tell something new.
 
@@ -31,8 +30,6 @@ def sample(
     tokenizer : PreTrainedTokenizerBase
     rows : Dataset
         With columns `source` and `target`.
-    sentences_per_type : int, default=300
-        Enough of a source type.
     on_pairs : callable, optional
         Called with the number of pairs of each block.
 
@@ -58,7 +55,7 @@ def sample(
                 for side, name in enumerate(("text", "text_target"))
             )
             counts += np.bincount(np.concatenate(targets), minlength=len(counts))
-            chosen = choose(sources, targets, kept, sentences_per_type)
+            chosen = choose(sources, targets, kept, SENTENCES_PER_TYPE)
             blocks.append(tuple(join([side[row] for row in chosen]) for side in (sources, targets)))
         on_pairs(len(block["source"]))
     if not any(len(lengths) for (_, lengths), _ in blocks):

@@ -25,6 +25,7 @@ from .alignment import Pairs, Translations, best_translations
 FILE = "shortlist.safetensors"
 FORMAT = "vaswani shortlist 1"
 MULTIPLE = 8  # of which the number of allowed tokens is one: matrix products are faster so
+LOOKED_AT = 1000  # pairs, to say what a shortlist allows
 COMMAND = "vaswani shortlist --model {} --source FILE --target FILE"
 
 
@@ -138,17 +139,13 @@ class Shortlist:
         others = self.by_frequency[~torch.isin(self.by_frequency, ids)].long()
         return torch.cat([ids, others[: -len(ids) % MULTIPLE]]).sort().values
 
-    def coverage(self, pairs: Pairs, sentences: int = 1000) -> tuple[float, float]:
+    def coverage(self, pairs: Pairs) -> tuple[float, float]:
         """Return the share of target tokens that may be written, and how many types may be, a sentence at a time.
 
-        Parameters
-        ----------
-        pairs : Pairs
-        sentences : int, default=1000
-            The first of them are looked at.
+        The first 1,000 pairs are looked at.
         """
         sources, targets = (
-            ids[: int(lengths[:sentences].sum())].split(lengths[:sentences].tolist())
+            ids[: int(lengths[:LOOKED_AT].sum())].split(lengths[:LOOKED_AT].tolist())
             for ids, lengths in ((pairs.source_ids, pairs.source_lengths), (pairs.target_ids, pairs.target_lengths))
         )
         found, types = 0, 0
