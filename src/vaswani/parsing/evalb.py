@@ -6,7 +6,6 @@ punctuation left out, are not the same in both trees is an error: it counts nowh
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vaswani.models.trees_vaswani import TOP, Tree
@@ -96,11 +95,6 @@ def count(gold: Tree, predicted: Tree) -> Counts:
         words=len(words),
         correct_tags=sum(tag == right for tag, right in zip(tags, gold_tags, strict=True)),
     )
-
-
-def count_all(gold: Iterable[Tree], predicted: Iterable[Tree]) -> Counts:
-    """Compare the trees of all sentences with the right ones."""
-    return sum(map(count, gold, predicted), start=Counts())
 
 
 def length(gold: Tree) -> int:
