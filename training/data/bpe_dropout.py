@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from training.data.sentence_encoder import MAX_WORDS, encodes_words_apart, gather, split_into_words
+from training.data.sentence_encoder import MAX_WORDS, encodes_words_apart, gather, number_words
 from vaswani.errors import UserError
 
 
@@ -79,14 +79,10 @@ class DroppingEncoder:
         """Return the numbers of all words, ends included, and where each sentence starts; learn the new words."""
         if len(self.numbers) > MAX_WORDS:
             self._forget()
-        numbers, words, starts = self.numbers, list[int](), list[int]()
-        for sentence in sentences:
-            starts.append(len(words))
-            words += [numbers.setdefault(word, len(numbers) + 1) for word in split_into_words(sentence)]
-            words.append(0)
-        new = np.full((len(numbers) + 1 - len(self.entries), DIVISIONS), -1, dtype=np.int32)
+        words, starts = number_words(sentences, self.numbers)
+        new = np.full((len(self.numbers) + 1 - len(self.entries), DIVISIONS), -1, dtype=np.int32)
         self.entries = np.concatenate([self.entries, new])
-        return np.array(words), starts
+        return words, starts
 
     def _divide(self, word: str, number: int) -> list[int]:
         generator = random.Random(f"{number} {word}")

@@ -59,17 +59,13 @@ class SentenceEncoder:
         """Return the numbers of all words, ends included, and where each sentence starts; learn the new words."""
         if len(self.numbers) > MAX_WORDS:
             self._forget()
-        numbers, known = self.numbers, len(self.numbers)
-        words: list[int] = []
-        starts = []
-        for sentence in sentences:
-            starts.append(len(words))
-            words += [numbers.setdefault(word, len(numbers) + 1) for word in split_into_words(sentence)]
-            words.append(0)
-        new = list(islice(reversed(numbers), len(numbers) - known))[::-1]  # from the back: the known may be many
+        known = len(self.numbers)
+        words, starts = number_words(sentences, self.numbers)
+        count = len(self.numbers) - known
+        new = list(islice(reversed(self.numbers), count))[::-1]  # from the back: the known may be many
         pool, sizes = self._encode(new, add_special_tokens=False)
         self.pool, self.sizes = np.append(self.pool, pool), np.append(self.sizes, sizes)
-        return np.array(words), starts
+        return words, starts
 
     def _encode(
         self, texts: Sequence[str], add_special_tokens: bool = True, is_target: bool = False
@@ -81,6 +77,19 @@ class SentenceEncoder:
             rows = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, rows), np.int32, len(rows))
         return np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), lengths
+
+
+def number_words(sentences: Sequence[str], numbers: dict[str, int]) -> tuple[np.ndarray, list[int]]:
+    """Return the numbers of all words, 0 at the end of each sentence, and where each sentence starts.
+
+    A word that `numbers` does not have gets the next number there, from 1 on.
+    """
+    words, starts = list[int](), list[int]()
+    for sentence in sentences:
+        starts.append(len(words))
+        words += [numbers.setdefault(word, len(numbers) + 1) for word in split_into_words(sentence)]
+        words.append(0)
+    return np.array(words), starts
 
 
 def gather(pool: np.ndarray, sizes: np.ndarray, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
