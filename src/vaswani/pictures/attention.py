@@ -21,6 +21,9 @@ KINDS = {
     DECODER: "decoder self-attention",
     CROSS: "encoder-decoder attention",
 }
+# The fields of `Attention` that hold the tokens that attend, and those that they attend to. In encoder-decoder
+# attention the first are those that are being written, in the decoder's own those that it reads.
+SIDES = {ENCODER: ("source", "source"), DECODER: ("inputs", "inputs"), CROSS: ("target", "source")}
 NAMED = 0.5  # share of its attention from which on a head is named after where it goes
 START, END = "<start>", "</s>"
 REPLACEMENT = "\ufffd"  # what stands for a piece of a character
@@ -48,16 +51,9 @@ class Attention:
     weights: dict[str, np.ndarray]
 
     def labels(self, kind: str) -> tuple[list[str], list[str]]:
-        """Return the tokens that attend, and those that they attend to.
-
-        In encoder-decoder attention the first are the tokens that are being written, in the decoder's own those that
-        it reads.
-        """
-        return {
-            ENCODER: (self.source, self.source),
-            DECODER: (self.inputs, self.inputs),
-            CROSS: (self.target, self.source),
-        }[kind]
+        """Return the tokens that attend, and those that they attend to."""
+        queries, keys = SIDES[kind]
+        return getattr(self, queries), getattr(self, keys)
 
     @property
     def alignment(self) -> np.ndarray:
@@ -172,10 +168,9 @@ def readable(token: str) -> str:
 def join_words(attention: Attention) -> Attention:
     """Join word pieces: attention to a word is the sum over its pieces, attention of a word their mean."""
     sides = {name: _words(getattr(attention, name)) for name in ("source", "inputs", "target")}
-    sides_of = {ENCODER: ("source", "source"), DECODER: ("inputs", "inputs"), CROSS: ("target", "source")}
     weights = {}
     for kind, of_pieces in attention.weights.items():
-        queries, keys = (_membership(sides[name]) for name in sides_of[kind])
+        queries, keys = (_membership(sides[name]) for name in SIDES[kind])
         means = queries / queries.sum(1, keepdims=True)
         weights[kind] = np.einsum("wq,lhqk,vk->lhwv", means, of_pieces, keys)
     joined = {
