@@ -3,7 +3,8 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from training.trainer.model import check_unrestricted, on_paper
+from training.trainer.model import on_paper
+from vaswani.errors import UserError
 from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
@@ -37,7 +38,12 @@ def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> fl
     UserError
         If self-attention is restricted.
     """
-    check_unrestricted(config, "the operations of restricted self-attention are not counted")
+    restriction = getattr(config, "attention_restriction", None)
+    if restriction is not None:
+        raise UserError(
+            f"attention_restriction={restriction} must be none here: the operations of restricted self-attention are "
+            "not counted"
+        )
     model = on_paper(config)
     model.set_attn_implementation("eager")
     ids = torch.zeros(1, length, dtype=torch.long, device="meta")

@@ -10,9 +10,10 @@ from training.data.preparation import load_named_tokenizer
 from training.data.sentence_encoder import description
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
-from training.trainer.model import PAPERS_DECODING, check_attention, check_is_ours, load_config
+from training.trainer.model import check_attention, check_is_ours, load_config
 from vaswani.errors import UserError, not_found
 from vaswani.models.configuration_vaswani import TranslatorConfig
+from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.translation import check_generation_config, load_weights

@@ -135,19 +135,6 @@ def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:
         raise UserError(f"{setting}={name!r} is a {config.model_type!r} model: it must be a {kinds} model")
 
 
-def check_unrestricted(config: PreTrainedConfig, reason: str) -> None:
-    """Refuse a model whose self-attention is restricted, for a reason.
-
-    Raises
-    ------
-    UserError
-        If it is.
-    """
-    restriction = getattr(config, "attention_restriction", None)
-    if restriction is not None:
-        raise UserError(f"attention_restriction={restriction} must be none here: {reason}")
-
-
 def build_model(
     config: TranslatorConfig,
     tokenizer: PreTrainedTokenizerBase,

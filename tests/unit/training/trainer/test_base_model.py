@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
 from training.trainer.base_model import load_base_model
-from training.trainer.model import PAPERS_DECODING
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.errors import UserError
+from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.tokenization import train_tokenizer
 
 

@@ -7,10 +7,11 @@ from transformers import AutoConfig, GenerationConfig
 
 from training.recipe import parse_settings
 from training.settings import ROOT
-from training.trainer.model import PAPERS_DECODING, load_config
+from training.trainer.model import load_config
 from vaswani import VaswaniConfig
 from vaswani.errors import UserError
 from vaswani.models.configuration_vaswani import TranslatorConfig
+from vaswani.models.decoding_vaswani import PAPERS_DECODING
 
 
 pytestmark = pytest.mark.smoke
