@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from sacremoses import MosesPunctNormalizer
 
 from training.data.corpora import load_text
@@ -96,15 +96,15 @@ def data_settings(options: argparse.Namespace) -> DataSettings:
 
 
 def tokenize_splits(splits: DatasetDict, languages: tuple[str, str], lowercase: bool) -> DatasetDict:
-    """Tokenize both sides of all splits, with all cores."""
-    prepare = partial(tokenize_pairs, languages=languages, lowercase=lowercase)
-    return DatasetDict({split: tokenize_split(split, rows, prepare) for split, rows in splits.items()})
-
-
-def tokenize_split(split: str, rows: Dataset, prepare: Any) -> Dataset:
-    """Tokenize a split; a small one in this process."""
-    processes = min(usable_cores(), len(rows) // PAIRS_OF_A_PROCESS)
-    return rows.map(prepare, batched=True, num_proc=processes or None, desc=f"Tokenizing {split}")
+    """Tokenize both sides of all splits, with all cores; a small split in this process."""
+    tokenize_batch = partial(tokenize_pairs, languages=languages, lowercase=lowercase)
+    tokenized = DatasetDict()
+    for split, rows in splits.items():
+        processes = min(usable_cores(), len(rows) // PAIRS_OF_A_PROCESS)
+        tokenized[split] = rows.map(
+            tokenize_batch, batched=True, num_proc=processes or None, desc=f"Tokenizing {split}"
+        )
+    return tokenized
 
 
 def tokenize_pairs(

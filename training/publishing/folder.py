@@ -9,11 +9,10 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerBase
 
 from training.data.preparation import describe_counts
-from training.settings import ROOT, DataSettings, TrainingSettings
+from training.settings import GRAMMAR, ROOT, DataSettings, TrainingSettings, has_configurations
 from vaswani.card import END_OF_TABLE, eval_results, table_row
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
-from vaswani.parsing.treebank import PREFIX
 from vaswani.results import Evaluation
 
 
@@ -117,7 +116,7 @@ def write_card(
 
 
 def _training_text(data: DataSettings) -> str:
-    if data.dataset_name == "grammar":
+    if data.dataset_name == GRAMMAR:
         return "the generated English-German grammar corpus"
     if data.dataset_name is None:
         return f"`{', '.join(Path(path).name for path in data.train_file or [])}`"
@@ -127,4 +126,4 @@ def _training_text(data: DataSettings) -> str:
 
 
 def _is_hub_name(name: str | None) -> bool:
-    return name is not None and name != "grammar" and not name.startswith(PREFIX) and not Path(name).exists()
+    return has_configurations(name) and not Path(str(name)).exists()
