@@ -7,7 +7,6 @@ English sentence has two translations. The grammar does not parse, has no style,
 that promise ('you', 'it', 'read').
 """
 
-import argparse
 import json
 import random
 from collections.abc import Sequence
@@ -246,25 +245,3 @@ def write_corpus(
     except OSError as error:
         raise UserError(f"the corpus cannot be written to {directory}: {error}") from error
     return directory
-
-
-def main() -> None:
-    """Write the corpus that the command line asks for."""
-    parser = argparse.ArgumentParser(description="Write a corpus of English-German sentence pairs.")
-    parser.add_argument("--output_dir", required=True, help="directory of the files")
-    for split, size in (("train", 200_000), ("validation", 500), ("test", 500)):
-        parser.add_argument(f"--{split}", type=int, default=size, help=f"pairs in {split}.tsv (%(default)s)")
-    parser.add_argument("--seed", type=int, default=2017, help="seed of the generator (%(default)s)")
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="print N test pairs")
-    options = vars(parser.parse_args())
-    show = options.pop("show")
-    try:
-        directory = write_corpus(options.pop("output_dir"), **options)
-    except ValueError as error:
-        parser.error(str(error))
-    for line in (directory / "test.tsv").read_text(encoding="utf-8").splitlines()[1 : show + 1]:
-        print("{:<70} {}".format(*line.split("\t")))
-
-
-if __name__ == "__main__":
-    main()
