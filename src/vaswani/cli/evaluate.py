@@ -18,7 +18,7 @@ Parses are scored as EVALB scores them with COLLINS.prm. Their files hold bracke
 import argparse
 import json
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
     other = None if options.baseline_model is None else load_baseline(options)
     choose_languages(options, None if loaded is None else loaded[0].config)
     text = read_text(options, read_split)
-    warn(filter(None, [wrong_size(text)]))
+    warn(wrong_size(text))
     baseline = read_baseline(text, options)
     if loaded is None:
         evaluation, hypotheses = judge_file(text, options)
@@ -96,9 +96,9 @@ def noting(failed: list[str]) -> Generator[None, None, None]:
         failed.append(str(error))
 
 
-def warn(sentences: Iterable[str]) -> None:
-    """Print warnings apart from the scores."""
-    for sentence in sentences:
+def warn(*sentences: str | None) -> None:
+    """Print warnings, where there is something to warn of, apart from the scores."""
+    for sentence in filter(None, sentences):
         print(f"warning: {sentence}", file=sys.stderr)
 
 
@@ -151,7 +151,7 @@ def evaluate_model(
         forecast = Forecast(
             model, decoding(options), is_constrained=is_constrained, with_likelihood=True, workers=workers
         )
-        warn(filter(None, [forecast.shortage(tokenizer, text.sources or [], options.max_batch_tokens)]))
+        warn(forecast.shortage(tokenizer, text.sources or [], options.max_batch_tokens))
     return evaluate(
         model,
         tokenizer,
@@ -162,7 +162,7 @@ def evaluate_model(
         tokenized=options.tokenized,
         max_batch_tokens=options.max_batch_tokens,
         constrained=not options.unconstrained,
-        warn=lambda sentence: warn([sentence]),
+        warn=warn,
         workers=workers,
         shortlist=shortlist,
         **decoding(options),
@@ -182,7 +182,7 @@ def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evalua
     """Score what stands in a file: translations, or trees."""
     if options.target_lang != TREES:
         hypotheses = read_hypotheses(options.hypothesis, text, options.max_samples)
-        warn(suspicions(hypotheses, text.references, options.tokenized))
+        warn(*suspicions(hypotheses, text.references, options.tokenized))
         how = options.target_lang, options.lowercase, options.tokenized
         return judge(text, hypotheses, *how), hypotheses
     trees = as_many(options.hypothesis, list(read_trees(options.hypothesis)), text, options.max_samples, "trees")
