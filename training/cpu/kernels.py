@@ -10,6 +10,7 @@ Axis letters: see `modeling_vaswani.py`. Here also N rows, and W columns of a ma
 
 import ctypes
 import functools
+import math
 import os
 import shlex
 import subprocess
@@ -186,7 +187,7 @@ def at(tensor: torch.Tensor | None) -> int | None:
 
 def padded(rows: int) -> int:
     """Return how many rows a matrix of so many real ones has: some even if there is no real one."""
-    return max(1, -(-rows // ROWS)) * ROWS
+    return max(1, math.ceil(rows / ROWS)) * ROWS
 
 
 def empty(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -372,7 +373,7 @@ def attention(
     """
     shape = Shape.of(heads, projected)
     output = empty(len(projected.query), heads.count * heads.value_width)
-    weights = empty(shape.batch * shape.heads * shape.longest_key, -(-shape.longest_query // LANES) * LANES)
+    weights = empty(shape.batch * shape.heads * shape.longest_key, math.ceil(shape.longest_query / LANES) * LANES)
     library().attention(
         pointers(projected, biases), is_causal, heads.key_width**-0.5, dropout, at(output), at(weights), shape,
         len(output),

@@ -1,6 +1,7 @@
 """The curves of runs over their updates, and histograms: drawn by matplotlib, as SVG and PNG."""
 
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -91,8 +92,8 @@ def points_of(rows: Iterable[dict], key: str | None) -> np.ndarray:
 
 def thinned(points: np.ndarray) -> np.ndarray:
     """Average neighbours where there are more points than anybody can see."""
-    size = -(-len(points) // MOST_POINTS)
-    groups = range(0, len(points), max(1, size))
+    size = max(1, math.ceil(len(points) / MOST_POINTS))
+    groups = range(0, len(points), size)
     return np.array([points[start : start + size].mean(0) for start in groups]).reshape(-1, 2)
 
 

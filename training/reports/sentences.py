@@ -1,6 +1,7 @@
 """Sentences to look at: the worst and the best of an evaluation, and a few of them through training."""
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -71,8 +72,8 @@ def through_training(evaluations: Sequence[Outputs]) -> list[list[Compared]]:
     """
     if not evaluations:
         return []
-    step = -(-len(evaluations) // MOMENTS)
-    evaluations = evaluations[::-1][::step][::-1]
+    step = math.ceil(len(evaluations) / MOMENTS)
+    evaluations = evaluations[(len(evaluations) - 1) % step :: step]  # so that the last is one of them
     count = len(evaluations[-1].sources)
     chosen = range(0, count, max(1, count // SAMPLES))[:SAMPLES]
     return [

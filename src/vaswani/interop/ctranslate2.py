@@ -6,6 +6,7 @@ paper's log-probability / ((5 + length) / 6)^alpha: so both find the same transl
 """
 
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -284,7 +285,7 @@ class CTranslate2Model:
         p = stock_length_penalty(alpha) if beams > 1 else 0.0
         results = self.translator.translate_batch(
             self._tokens(input_ids, attention_mask),
-            max_batch_size=-(-len(limits) // self.workers),
+            max_batch_size=math.ceil(len(limits) / self.workers),
             beam_size=beams,
             num_hypotheses=beams,
             length_penalty=p,

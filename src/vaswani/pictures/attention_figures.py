@@ -1,5 +1,6 @@
 """Attention as figures: lines between two columns of tokens, as in the paper's Figures 3 to 5, and heat maps."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def draw_map(attention: Attention, kind: str, layer: int, heads: Sequence[int]) 
     rows, columns = (shown(tokens)[:MOST_TOKENS] for tokens in attention.labels(kind))
     width, height = 1.2 + ROW * len(columns), 1.4 + ROW * len(rows)
     across = min(len(heads), 4)
-    down = -(-len(heads) // across)
+    down = math.ceil(len(heads) / across)
     with matplotlib.rc_context(MATPLOTLIB | {"axes.grid": False}):
         figure = Figure(figsize=(across * width, down * height), layout="constrained")
         for place, head in enumerate(heads, start=1):

@@ -194,7 +194,7 @@ class Plan:
         if self.options.scale != 1:
             ours.append(f"--config_name={self.config_folder(system)}")
         ours += flags_of_a_length(steps, recipe, names_of(self.flags))
-        saved = -(-steps // max(1, steps // 20))
+        saved = math.ceil(steps / max(1, steps // 20))
         ours += [f"--average_checkpoints={min(recipe.run.average_checkpoints, saved)}", *flags]
         arguments = [*system.arguments(), *self.flags, *ours]
         return Run(f"{system.name}-{name}", arguments, system.settings(*self.flags, *ours), cost=entry.flops(steps))
