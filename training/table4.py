@@ -132,17 +132,16 @@ def fill_table(
     split = "test" if "test" in splits else "validation"
     text, count = as_text(split, splits[split]), len(splits["train"])
     measured = floors(options.output_dir / f"floors-{split}.json", splits["train"], splits[split])
-    results = [Result(name, "", count, evaluation) for name, evaluation in measured.items()]
+    of_floors = [Result(name, "", count, evaluation) for name, evaluation in measured.items()]
 
     def write_table() -> None:
-        found = [
-            Result(row.name, search, round(row.share * count), measure_parser(one, text, search), took, row)
-            for row, one in zip(rows, runs, strict=True)
-            if one.is_finished
-            for took in [seconds_of_training(logged_rows(one.directory))]
-            for search in SEARCHES
-        ]
-        write_report([*results, *found], describe_conditions(runs, splits, split), command, options.output_dir)
+        found = list(of_floors)
+        for row, run in zip(rows, runs, strict=True):
+            if run.is_finished:
+                trees, seconds = round(row.share * count), seconds_of_training(logged_rows(run.directory))
+                for search in SEARCHES:
+                    found.append(Result(row.name, search, trees, measure_parser(run, text, search), seconds, row))
+        write_report(found, describe_conditions(runs, splits, split), command, options.output_dir)
 
     def tell(run: Run) -> None:
         write_table()

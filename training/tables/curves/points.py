@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from training.tables.cost import count_parameters
+from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.curves.rows import Row, config_of
 from training.tables.sweep import Run
 from training.trainer.logbook import final_evaluation, logged_rows, read_metrics, seconds_of_training
@@ -57,15 +57,14 @@ def measure(row: Row, run: Run) -> Point:
     tokens = sum(each["target_tokens"] for each in updates)
     seen = [tokens_until(one["step"], updates) for one in evaluations[:-1]]
     [file] = run.settings.data.train_file or []
+    config = config_of(row, run.settings)
     return Point(
         row=row,
         pairs=pyarrow.parquet.read_metadata(file).num_rows,
-        parameters=count_parameters(config_of(row, run.settings)),
+        parameters=count_parameters(config),
         target_tokens=tokens,
         seconds=seconds_of_training(updates),
-        flops=run.cost
-        * tokens
-        / (run.settings.optimization.max_steps * run.settings.optimization.max_tokens_per_batch),
+        flops=tokens * flops_per_target_token(config),
         on_the_way=list(zip(seen, evaluations[:-1], strict=True)),
         validation=final_evaluation(run.directory, "validation"),
         test=final_evaluation(run.directory, "test"),
