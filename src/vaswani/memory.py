@@ -19,7 +19,7 @@ from .models.decoding_vaswani import PAPERS_DECODING
 from .models.encoding_vaswani import attention_dtype
 from .models.generation_vaswani import max_positions, output_limit
 from .models.int8_vaswani import is_quantized
-from .translation import _batches
+from .translation import make_batches
 
 
 GIGA = 1e9
@@ -234,7 +234,7 @@ class Forecast:
         """Yield the shapes of the batches that `translate` makes of such sources."""
         config = self.model.config
         bytes_per_token = 4 * config.vocab_size * self.num_beams if self.with_scores else 0
-        for batch in _batches(dict(enumerate(lengths)), max_batch_tokens, bytes_per_token, self.workers):
+        for batch in make_batches(dict(enumerate(lengths)), max_batch_tokens, bytes_per_token, self.workers):
             source_length = lengths[batch[0]]
             yield Batch(
                 sentences=len(batch),

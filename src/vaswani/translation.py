@@ -309,7 +309,7 @@ class Translator:
         on_batch(len(sentences) - len(indices))
         bytes_per_token = 4 * self.model.config.vocab_size * settings["num_beams"] if self.with_scores else 0
         lengths = {index: len(tokens) for index, tokens in ids.items()}
-        batches = list(_batches(lengths, self.max_batch_tokens, bytes_per_token, self.pool.size))
+        batches = list(make_batches(lengths, self.max_batch_tokens, bytes_per_token, self.pool.size))
         if len(batches) > 1:
             self._prepare([ids[index] for index in sorted(lengths, key=lambda index: lengths[index])[:MIN_SHARE]])
         with closing(self.pool.run([(batch, [ids[index] for index in batch]) for batch in batches])) as translated:
@@ -404,7 +404,9 @@ def _padded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]], mo
     return tokenizer.pad({"input_ids": list(ids)}, return_tensors="pt").to(model.device)
 
 
-def _batches(lengths: dict[int, int], max_tokens: int, bytes_per_token: int, workers: int = 1) -> Iterator[list[int]]:
+def make_batches(
+    lengths: dict[int, int], max_tokens: int, bytes_per_token: int, workers: int = 1
+) -> Iterator[list[int]]:
     """Yield batches of keys, the longest first, each within `max_tokens` and `MAX_SCORE_BYTES` or of one sentence.
 
     The last ones become smaller, so that several workers end at about the same time.

@@ -13,7 +13,7 @@ from vaswani.errors import UserError
 from vaswani.models import int8_vaswani
 from vaswani.models.int8_vaswani import is_quantized, kernel_problem
 from vaswani.tokenization import train_tokenizer
-from vaswani.translation import _batches, load, translate
+from vaswani.translation import load, make_batches, translate
 
 
 pytestmark = pytest.mark.smoke
@@ -107,27 +107,27 @@ def test_only_so_much_of_a_long_sentence_is_translated(limit, model, tokenizer, 
 
 def test_batches_are_filled_with_the_longest_first():
     lengths = {7: 2, 3: 5, 8: 5, 1: 3, 4: 1, 9: 40}
-    assert list(_batches(lengths, max_tokens=10, bytes_per_token=0)) == [[9], [3, 8], [1, 7, 4]]
-    assert list(_batches(lengths, max_tokens=9, bytes_per_token=0)) == [[9], [3], [8], [1, 7, 4]]
+    assert list(make_batches(lengths, max_tokens=10, bytes_per_token=0)) == [[9], [3, 8], [1, 7, 4]]
+    assert list(make_batches(lengths, max_tokens=9, bytes_per_token=0)) == [[9], [3], [8], [1, 7, 4]]
 
 
 def test_large_batches_have_one_of_few_sizes():
-    assert [len(batch) for batch in _batches(dict.fromkeys(range(101), 5), 5 * 37, 0)] == [36, 36, 29]
+    assert [len(batch) for batch in make_batches(dict.fromkeys(range(101), 5), 5 * 37, 0)] == [36, 36, 29]
 
 
 def test_scores_of_a_batch_fit_into_memory(monkeypatch):
     monkeypatch.setattr(translation, "MAX_SCORE_BYTES", 110 * 8)
     # Of 5 tokens and 50 more, two sentences fit; of 6 tokens only one does.
-    assert list(_batches(dict.fromkeys(range(5), 5), 100, bytes_per_token=8)) == [[0, 1], [2, 3], [4]]
-    assert list(_batches(dict.fromkeys(range(2), 6), 100, bytes_per_token=8)) == [[0], [1]]
+    assert list(make_batches(dict.fromkeys(range(5), 5), 100, bytes_per_token=8)) == [[0, 1], [2, 3], [4]]
+    assert list(make_batches(dict.fromkeys(range(2), 6), 100, bytes_per_token=8)) == [[0], [1]]
 
 
 def test_several_workers_get_about_the_same_and_none_too_little(monkeypatch):
     monkeypatch.setattr(translation, "MIN_SHARE", 2)
-    sizes = [len(batch) for batch in _batches(dict.fromkeys(range(14), 5), 1000, 0, workers=2)]
+    sizes = [len(batch) for batch in make_batches(dict.fromkeys(range(14), 5), 1000, 0, workers=2)]
     assert sizes == [7, 3, 2, 2]
-    assert [len(batch) for batch in _batches(dict.fromkeys(range(3), 5), 1000, 0, workers=2)] == [3]
-    assert max(len(batch) for batch in _batches(dict.fromkeys(range(14), 5), 20, 0, workers=2)) == 4
+    assert [len(batch) for batch in make_batches(dict.fromkeys(range(3), 5), 1000, 0, workers=2)] == [3]
+    assert max(len(batch) for batch in make_batches(dict.fromkeys(range(14), 5), 20, 0, workers=2)) == 4
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
