@@ -34,7 +34,7 @@ from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
-from vaswani.parsing.treebank import find_files, read_trees
+from vaswani.parsing.treebank import PREFIX, find_files, read_trees
 
 
 # Flags of run.py that the table sets itself, and why.
@@ -99,7 +99,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
     """Plan the training of a row's parser."""
     treebank = options.output_dir / "treebanks" / row.folder
-    arguments = [str(options.recipe), f"--dataset_name=treebank:{treebank}"]
+    arguments = [str(options.recipe), f"--dataset_name={PREFIX}{treebank}"]
     arguments += [f"--output_dir={options.output_dir / row.folder}", *flags]
     if row.is_plain:
         arguments += ["--treebank_parts=0", "--treebank_made=0"]
@@ -128,7 +128,7 @@ def fill_table(
     for row, run in zip(rows, runs, strict=True):
         run.check()
         treebank = run.settings.data.dataset_name or ""
-        write_treebank(row, splits, Path(treebank.removeprefix("treebank:")), run.settings.optimization.seed)
+        write_treebank(row, splits, Path(treebank.removeprefix(PREFIX)), run.settings.optimization.seed)
     split = "test" if "test" in splits else "validation"
     text, count = as_text(split, splits[split]), len(splits["train"])
     measured = floors(options.output_dir / f"floors-{split}.json", splits["train"], splits[split])
