@@ -118,7 +118,7 @@ def tokenize_pairs(
 
 
 def tokenize_as_moses(sentence: str, language: str, lowercase: bool = False) -> str:
-    """Return a sentence as `normalize-punctuation.perl` and `tokenizer.perl` leave it, perhaps after lowercasing."""
+    """Return a sentence as `normalize-punctuation.perl` and `tokenizer.perl` leave it, perhaps lowercased first."""
     sentence = sentence.lower() if lowercase else sentence
     return tokenize(_normalizer(language).normalize(sentence), language)
 

@@ -77,7 +77,7 @@ def predict_peak(
     cache_dtype: torch.dtype,
     workers: int = 1,
 ) -> float:
-    """Return the most bytes that translating takes on a CPU, but for `kernel_bytes`.
+    """Return the most bytes that translating takes on a CPU, without `kernel_bytes`.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def predict_peak(
 
 
 def kernel_bytes(batches: int, dtype: torch.dtype) -> float:
-    """Return what a process keeps of oneDNN's kernels after so many batches of different shapes."""
+    """Return the bytes of the oneDNN kernels that a process keeps after this many batches of different shapes."""
     if dtype is torch.float32:  # which another library multiplies
         return 0.0
     return KERNEL_BYTES * min(KERNELS_OF_BATCH * batches, max_kernels())

@@ -80,7 +80,7 @@ def record(evaluation: Evaluation, model: str) -> str:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of metrics, but for lines that are not whole, as a process that was killed may leave them."""
+    """Return the rows of metrics, except lines that are not whole, as a process that was killed may leave them."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # there are none, or they may not be read

@@ -27,7 +27,7 @@ from .models.int8_vaswani import is_quantized
 Result = TypeVar("Result")
 
 CAN_FORK = sys.platform == "linux"  # Windows cannot, and libraries of macOS fail in a process that was forked
-CPU_SHARE = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU in so many microseconds: cgroups of Linux, version 2
+CPU_SHARE = Path("/sys/fs/cgroup/cpu.max")  # CPU time in a period, in microseconds: Linux's cgroups, version 2
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -20,7 +20,7 @@ RECIPE = ROOT / "training" / "recipes" / "base-en-de.toml"
 # The parts, and the most seconds that each may take: 590 together. Compiling a model takes some 80 of them, once.
 PARTS = {"tests": 50, "base": 240, "wmt14": 120, "generate": 60, "big": 120}
 
-# The files with tests that need a GPU. Others may need packages that such a machine has not.
+# The files with tests that need a GPU. Others may need packages that such a machine does not have.
 TESTS = [
     f"tests/unit/training/{name}.py"
     for name in ("objective/test_loss", "gpu/test_objective", "tables/complexity/test_clock")

@@ -251,7 +251,7 @@ class Workload:
 
 
 def launcher(processes: int) -> list[str]:
-    """Return the beginning of a command that runs Python in so many processes."""
+    """Return the beginning of a command that runs Python in this many processes."""
     together = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     return [sys.executable] if processes == 1 else [sys.executable, *together]
 

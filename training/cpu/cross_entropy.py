@@ -26,8 +26,8 @@ class SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of the smoothed and of the plain cross-entropy over (N, D) states.
 
-        These come in float32 and `rounded` to bfloat16, whose gradient goes to the former. `labels` (N,) are -100
-        where there is no target; row `frozen_row` of the (V, D) `weight` gets no gradient.
+        The states come in float32 and, `rounded`, in bfloat16; the gradient of the latter goes to the former. `labels`
+        (N,) are -100 where there is no target; row `frozen_row` of the (V, D) `weight` gets no gradient.
         """
         eps_i = label_smoothing / (len(weight) - 1)
         nll_weight = 1 - label_smoothing - eps_i
@@ -43,7 +43,8 @@ class SmoothedCrossEntropy(torch.autograd.Function):
             d_weight = d_part if d_weight is None else d_part.float().add_(d_weight)
         has_target = (labels != -100).float()
         d_states = (d_rounded - eps_i * projection_sum).mul_(has_target[:, None])
-        # What each row of it has besides is subtracted when it is read anyway, to be scaled.
+        # The constant part of q is the same in each row of d_weight: `backward`, which reads all of it to scale it,
+        # subtracts that part on the way.
         ctx.save_for_backward(d_states, d_weight, eps_i * (has_target @ rounded.float()))
         ctx.frozen_row = frozen_row
         nll_loss = (logsumexps - target_logits).sum()

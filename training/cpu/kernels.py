@@ -3,7 +3,7 @@
 PyTorch computes what lies between two matrix products operation by operation, each over all of memory, which takes a
 CPU two fifths of an update. Here each such place is one pass. Matrices have a row for each position of a batch, one
 sentence behind the other without padding between them, and then some rows up to a number that oneDNN knows: see
-`padded`. All of them are in bfloat16 but for the residuals, which are in float32 beside a bfloat16 copy.
+`padded`. All of them are in bfloat16 except the residuals, which are in float32 beside a bfloat16 copy.
 
 Axis letters: see `modeling_vaswani.py`. Here also N rows, and W columns of a matrix.
 """
@@ -27,7 +27,7 @@ from torch import nn
 SOURCE = Path(__file__).with_name("kernels.c")
 # Without traps and errno GCC vectorizes; sums stay in the order in which they are written, and NaN stays NaN.
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"]
-LANES = 16  # every width is a multiple of it, but for those of single heads
+LANES = 16  # every width is a multiple of it, except those of single heads
 # Numbers of rows are rounded up to a multiple of it, with 1.3% more rows on Multi30k: oneDNN makes a kernel for each,
 # which takes as long as half a product, and so it finds it again.
 ROWS = 64
@@ -186,7 +186,7 @@ def at(tensor: torch.Tensor | None) -> int | None:
 
 
 def padded(rows: int) -> int:
-    """Return how many rows a matrix of so many real ones has: some even if there is no real one."""
+    """Return how many rows a matrix with `rows` real ones has, at least `ROWS`."""
     return max(1, math.ceil(rows / ROWS)) * ROWS
 
 

@@ -173,7 +173,7 @@ def attend(
 
 
 def feed_forward(layer: VaswaniLayer, states: States, rows: int) -> States:
-    """Return the states behind a layer's feed-forward sublayer, of which so many `rows` have a meaning."""
+    """Return the states behind a layer's feed-forward sublayer, of which the first `rows` have a meaning."""
     norm = layer.final_layer_norm
     return FeedForwardSublayer.apply(
         *states,

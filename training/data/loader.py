@@ -136,7 +136,7 @@ def load_updates(
 ) -> Iterator[Update]:
     """Fill in the tensors of planned updates, ahead of their use in `num_workers` processes.
 
-    With `packed_tokens`, sentences stand one after another, and micro-batches are put together up to so many tokens.
+    With `packed_tokens`, sentences stand one after another, and micro-batches are merged up to this many tokens.
     """
     loader = DataLoader(
         _Pairs(rows, pad_token_id, packed_tokens),

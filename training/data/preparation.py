@@ -120,7 +120,7 @@ def parts_of_speech(train_text: Dataset) -> dict[str, str]:
     Raises
     ------
     UserError
-        If a tree has not just one for each word.
+        If a tree does not have exactly one for each word.
     """
     path = _cache_path(".parts_of_speech.json", train_text._fingerprint)
     if not path.exists():

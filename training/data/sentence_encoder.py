@@ -24,7 +24,7 @@ class SentenceEncoder:
     ----------
     tokenizer : PreTrainedTokenizerBase
         Truncation and padding of a fast one are switched off, as in a plain call. One in Python, as OPUS-MT's, encodes
-        the sentences itself, perhaps targets in another way than sources.
+        the sentences itself, possibly targets in another way than sources.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):

@@ -33,7 +33,7 @@ def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: 
 
 
 def flags_of_a_length(steps: int, recipe: TrainingSettings, given: Iterable[str]) -> list[str]:
-    """Return the flags of a run of so many updates: logged and saved often enough to show progress and to resume."""
+    """Return the flags of a run of `steps` updates: logged and saved often enough to show progress and to resume."""
     names = ("logging_steps", "save_steps")
     often = {name: min(recipe.values()[name], max(1, steps // 20)) for name in names}
     return [f"--max_steps={steps}", *(f"--{name}={value}" for name, value in often.items() if name not in given)]

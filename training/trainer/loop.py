@@ -174,7 +174,7 @@ class TrainingLoop:
             self.logbook.rewind(self.progress.step, [step for step, _ in self.progress.scores])
 
     def keep_best_by(self, measure: str) -> None:
-        """Go on from the scores that there are, if the best weights were kept by the same measure.
+        """Keep the scores so far if the best weights were chosen by the same measure.
 
         Raises
         ------
@@ -301,7 +301,7 @@ class TrainingLoop:
         return self.optimization.learning_rate_factor * rate
 
     def seed_dropout(self) -> None:
-        """Make dropout a pure function of seed, update and process: no generator need be restored when resuming."""
+        """Make dropout a pure function of seed, update and process, so that resuming need not restore a generator."""
         numbers = [self.optimization.seed, self.progress.step, self.accelerator.process_index]
         state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(state >> np.uint64(1)))

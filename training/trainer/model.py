@@ -35,7 +35,7 @@ def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
     Raises
     ------
     UserError
-        If there is none, it is no model of ours, or it has a field that such a model has not.
+        If there is none, it is no model of ours, or it has a field that such a model does not have.
     """
     known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
     folder = ROOT / "hub_configs" / name if name in known else Path(name)

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
 
 @contextmanager
 def noting(failed: list[str]) -> Generator[None, None, None]:
-    """Note what fails in a block, and go on after it."""
+    """Note what fails in a block, and continue after it."""
     try:
         yield
     except UserError as error:

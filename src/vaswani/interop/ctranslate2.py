@@ -204,7 +204,7 @@ class CTranslate2Model:
                 f"on this machine's {device}"
             )
         self.config = load_config(folder)
-        self.config.position_embedding_type = "learned"  # the folder holds a table, of so many rows, of sinusoids too
+        self.config.position_embedding_type = "learned"  # its table of positions ends, even one of sinusoids
         self.generation_config = GenerationConfig.from_pretrained(folder)
         check_settings(self.generation_config, self.config.pad_token_id)
         self.device, self.dtype, self.training = torch.device("cpu"), torch.float32, False

@@ -1,4 +1,4 @@
-"""Our Transformer as transformers' MarianMT, and back: the same model, but for the order of the channels.
+"""Our Transformer as transformers' MarianMT, and back: the same model, except for the order of the channels.
 
 Section 3.5 interleaves sines and cosines; Marian has all sines before all cosines, of the same wavelengths. Whatever
 is added to the positions, reads the sum or normalizes it takes Marian's order of channels: nothing is approximated.

@@ -217,5 +217,5 @@ def head_facts(weights: np.ndarray, kind: str) -> HeadFacts:
 
 
 def most_entropy(keys: int) -> float:
-    """Return the entropy of a head that looks at all of so many tokens alike, in bits."""
+    """Return the most entropy that a head can have, in bits: when it looks at this many tokens equally."""
     return math.log2(max(1, keys))

@@ -124,7 +124,7 @@ def read_hypotheses(path: str, text: EvaluationSet, samples: int | None = None) 
 
 
 def as_many(path: str, lines: list[Line], text: EvaluationSet, samples: int | None, unit: str = "lines") -> list[Line]:
-    """Cut what a file holds to the samples, and refuse it if it has not as many lines as the references.
+    """Cut the lines of a file to the samples, and refuse it unless it has as many as there are references.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ p(t | s), over ids, by expectation maximization on pairs of sentences. The sourc
 word does: what has no source word of its own is aligned to it.
 
 Memory is bounded, whatever the vocabulary and the text: the first iteration, in which all is equally likely, counts a
-part of the source types at a time; only the best candidates of each go on to the others.
+part of the source types at a time; only the best candidates of each are kept for the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 
-CANDIDATES = 256  # target types of each source type that go on after the first iteration
+CANDIDATES = 256  # target types of each source type that are kept after the first iteration
 CELLS = 1 << 21  # pairs of positions that are worked on at a time
 COUNTS = 1 << 26  # of the first iteration that are in memory at a time
 

@@ -17,7 +17,7 @@ FEWEST, MOST, SECONDS = 3, 30, 0.2
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that are alive at once, but for those that were there before.
+    """Counts the bytes of the tensors that are alive at once, without those that were there before.
 
     It sees what each of torch's operations returns and when that is freed; not what an operation needs meanwhile.
     """

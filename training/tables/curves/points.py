@@ -103,7 +103,7 @@ class Doubling:
 
     @property
     def factor_of_one_point(self) -> float | None:
-        """How many times as much one point more would take, if it went on as at last; None if nothing was gained."""
+        """How many times as much one more point would take, at the last doubling's rate; None if it gained nothing."""
         return 2 ** (1 / self.last) if self.last > 0.01 else None
 
 

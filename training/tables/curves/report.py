@@ -61,8 +61,8 @@ def write_markdown(points: Sequence[Point], conditions: str, command: str) -> st
         titles = ["twice the", "score", "gave on average", "gave at last", "one point more would take"]
         parts += ["## What it costs", markdown(titles, lines)]
         parts.append(
-            "The last column goes on as the last doubling did. Gains become smaller, so that it is the least that one "
-            "point more takes."
+            "The last column assumes that every further doubling gains as much as the last one. Gains become smaller, "
+            "so one more point takes at least that much."
         )
     return "\n\n".join(parts) + "\n"
 

@@ -30,7 +30,7 @@ class Pcfg:
     trees : sequence of Tree
         Prepared ones.
     vertical : int, default=1
-        Of how many labels a symbol is made: its own, and those of so many less one above it.
+        Labels that make up a symbol: its own, and those of the `vertical` - 1 constituents above it.
     horizontal : int, default=2
         How many sisters a binary rule remembers.
     """

@@ -48,7 +48,7 @@ class Entry:
     runs: list[Run] = field(default_factory=list)
 
     def flops(self, steps: int) -> float:
-        """Return the operations of so many updates."""
+        """Return the operations of this many updates."""
         return steps * self.tokens_per_update * self.flops_per_target_token
 
 

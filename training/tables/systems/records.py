@@ -21,7 +21,7 @@ from vaswani.scoring.significance import compare
 
 @dataclass(frozen=True)
 class Point:
-    """BLEU on validation, greedy, after so many training FLOPs."""
+    """BLEU on validation, greedy, after this many training FLOPs."""
 
     flops: float
     bleu: float
