@@ -20,7 +20,8 @@ import torch
 from training.machine import check_device, describe_hardware, usable_cores
 from training.tables.complexity.measuring import Grid, measure_all
 from training.tables.complexity.report import write_report
-from training.tables.complexity.rows import ROWS, choose_rows
+from training.tables.complexity.rows import ROWS
+from training.tables.flags import choose
 from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir
 from vaswani.cli import Parser
@@ -61,7 +62,7 @@ def make_grid(options: argparse.Namespace) -> Grid:
     UserError
         If one of them has a value that is not allowed.
     """
-    rows = choose_rows(options.layers)
+    rows = choose("layers", options.layers, ROWS)
     lengths, widths = numbers("lengths", options.lengths, 2), numbers("widths", options.widths, 1)
     kernels, restrictions = numbers("kernels", options.kernels, 3), numbers("restrictions", options.restrictions, 1)
     for kernel in kernels:

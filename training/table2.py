@@ -17,11 +17,11 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
-from training.tables.flags import check_run_flags, numbers
+from training.tables.flags import check_run_flags, choose, numbers
 from training.tables.layout import for_terminal
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
-from training.tables.systems.catalogue import SYSTEMS, choose_systems
+from training.tables.systems.catalogue import SYSTEMS
 from training.tables.systems.plan import Plan, perplexity
 from training.tables.systems.records import collect
 from training.tables.systems.report import list_plan, write_report
@@ -49,7 +49,7 @@ SET_BY_THE_TABLE = {
 def main(arguments: list[str]) -> None:
     """List the systems, or train them, translate with them and write the table."""
     options, flags = parse(arguments)
-    plan = Plan(choose_systems(options.systems), options, flags)
+    plan = Plan(choose("systems", options.systems, SYSTEMS), options, flags)
     if options.list:
         print(list_plan(plan))
         return

@@ -20,11 +20,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
 from training.recipe import names_of
-from training.tables.flags import check_run_flags, flags_of_a_length, numbers
+from training.tables.flags import check_run_flags, choose, flags_of_a_length, numbers
 from training.tables.layout import align, for_terminal
 from training.tables.records import Description, describe_row, measure
 from training.tables.report import RunsOfRows, tables, write_report
-from training.tables.rows import ROWS, Row, choose_rows
+from training.tables.rows import ROWS, Row
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
 from training.trainer.model import load_config
@@ -49,7 +49,7 @@ SET_BY_THE_TABLE = {
 def main(arguments: list[str]) -> None:
     """List the rows, or train them and write the table."""
     options, flags = parse(arguments)
-    rows = choose_rows(options.rows)
+    rows = choose("rows", options.rows, ROWS)
     runs = {row.name: [make_run(row, seed, options, flags) for seed in options.seeds] for row in rows}
     described = [describe_row(row, options.scale, runs[row.name][0]) for row in rows]
     for description in described:

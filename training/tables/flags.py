@@ -1,10 +1,14 @@
 """The flags of a table: its own, and those of run.py that hold for all of its rows."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from training.recipe import NAMES, describe_unknown, names_of
 from training.settings import TrainingSettings
 from vaswani.errors import UserError
+
+
+Choice = TypeVar("Choice")
 
 
 def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: Mapping[str, str]) -> None:
@@ -30,6 +34,23 @@ def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: 
             raise UserError(describe_unknown("flag", f"--{name}", [*own, *NAMES]))
         if name in set_by_the_table:
             raise UserError(f"--{name} is no flag of the whole table: {set_by_the_table[name]}")
+
+
+def choose(flag: str, names: str, known: Mapping[str, Choice]) -> list[Choice]:
+    """Return what a flag such as "rows" names, in the order of `known`: "base,A-h1" these two, "all" everything.
+
+    Raises
+    ------
+    UserError
+        If a name is unknown, with the nearest known one, or there is none.
+    """
+    wanted = list(known) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"{describe_unknown(flag.removesuffix('s'), name, known)}; known are {', '.join(known)}")
+    if not wanted:
+        raise UserError(f"{flag} must name at least one of {', '.join(known)}, or be 'all'")
+    return [choice for name, choice in known.items() if name in wanted]
 
 
 def flags_of_a_length(steps: int, recipe: TrainingSettings, given: Iterable[str]) -> list[str]:

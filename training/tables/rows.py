@@ -5,10 +5,9 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from training.recipe import describe_unknown, parse_settings
+from training.recipe import parse_settings
 from training.settings import ROOT, TrainingSettings
 from vaswani import VaswaniConfig
-from vaswani.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -97,20 +96,3 @@ SERIES = {
     "positions (E)": ("base", "E-learned"),
     "base and big": ("base", "big"),
 }
-
-
-def choose_rows(names: str) -> list[Row]:
-    """Return the rows of a list "base,A-h1", or "all", in the order of the table.
-
-    Raises
-    ------
-    UserError
-        If a name is unknown, with the nearest known one.
-    """
-    wanted = list(ROWS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
-        if name not in ROWS:
-            raise UserError(f"{describe_unknown('row of Table 3', name, ROWS)}; --list has all")
-    if not wanted:
-        raise UserError("rows must name at least one row, such as base,A-h1, or be 'all'")
-    return [row for row in ROWS.values() if row.name in wanted]

@@ -17,7 +17,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
     ("flags", "message"),
     [
         (["--systems", "recurrent,tranformer"], "unknown system 'tranformer': the nearest known one is 'transformer'"),
-        (["--systems", ","], "systems must name at least one system"),
+        (["--systems", ","], "systems must name at least one of recurrent"),
         (["--flops", "1e9"], "does not suffice for one update of 'recurrent'"),
         (["--target_tokens", "24999"], "target_tokens=24999 does not suffice for one update"),
         (["--flops", "0"], "flops=0 must be above 0"),

@@ -15,8 +15,8 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--rows", "base,B-k15"], "unknown row of Table 3 'B-k15': the nearest known one is 'B-k16'; --list has all"),
-        (["--rows", ","], "rows must name at least one row"),
+        (["--rows", "base,B-k15"], "unknown row 'B-k15': the nearest known one is 'B-k16'; known are base, A-h1"),
+        (["--rows", ","], "rows must name at least one of base, A-h1"),
         (["--budget", "24999"], "budget=24999 target tokens do not suffice for one update .*=25,000"),
         (["--budget", "0"], "budget=0 target tokens do not suffice"),
         (["--config_name", "base-en-de"], "--config_name is no flag of the whole table: each row has its own"),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from training.recipe import describe_unknown
 from training.tables.complexity.layers import (
     BlockSelfAttention,
     Convolution,
@@ -17,7 +16,6 @@ from training.tables.complexity.layers import (
     SelfAttention,
     SeparableConvolution,
 )
-from vaswani.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -146,20 +144,3 @@ ROWS = {
         ),
     )
 }
-
-
-def choose_rows(names: str) -> list[Row]:
-    """Return the rows of a list "self-attention,recurrent", or "all", in the order of the table.
-
-    Raises
-    ------
-    UserError
-        If a name is unknown, with the nearest known one, or there is none.
-    """
-    wanted = list(ROWS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
-        if name not in ROWS:
-            raise UserError(f"{describe_unknown('layer', name, ROWS)}; known are {', '.join(ROWS)}")
-    if not wanted:
-        raise UserError(f"layers must name at least one of {', '.join(ROWS)}, or be 'all'")
-    return [row for row in ROWS.values() if row.name in wanted]

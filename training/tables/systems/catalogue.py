@@ -5,9 +5,8 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from training.recipe import describe_unknown, parse_settings
+from training.recipe import parse_settings
 from training.settings import ROOT, TrainingSettings
-from vaswani.errors import UserError
 from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
@@ -82,20 +81,3 @@ PAPER_ROWS = (
     PaperRow("Transformer (base)", 27.3, 38.1, 3.3e18, 3.3e18),
     PaperRow("Transformer (big)", 28.4, 41.8, 2.3e19, 2.3e19),
 )
-
-
-def choose_systems(names: str) -> list[System]:
-    """Return the systems of a list "recurrent,transformer", or "all", in the order of the table.
-
-    Raises
-    ------
-    UserError
-        If a name is unknown, with the nearest known one.
-    """
-    wanted = list(SYSTEMS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
-        if name not in SYSTEMS:
-            raise UserError(f"{describe_unknown('system', name, SYSTEMS)}; --list has all")
-    if not wanted:
-        raise UserError("systems must name at least one system, such as recurrent,transformer, or be 'all'")
-    return [system for system in SYSTEMS.values() if system.name in wanted]

@@ -3,8 +3,11 @@
 import pytest
 
 from training.recipe import parse_settings
-from training.tables.flags import check_run_flags, flags_of_a_length
+from training.tables.flags import check_run_flags, choose, flags_of_a_length
 from vaswani.errors import UserError
+
+
+KNOWN = {"self-attention": 1, "convolution": 2, "lstm": 3}
 
 
 def test_flags_of_run_are_taken_and_others_refused():
@@ -13,6 +16,24 @@ def test_flags_of_run_are_taken_and_others_refused():
         check_run_flags(["--job=1"], ["jobs"], {})
     with pytest.raises(UserError, match="--seed is no flag of the whole table: each has its own"):
         check_run_flags(["--seed=1"], ["jobs"], {"seed": "each has its own"})
+
+
+def test_what_a_flag_names_comes_in_the_order_of_the_table():
+    assert choose("layers", " lstm,self-attention, lstm,", KNOWN) == [1, 3]
+    assert choose("layers", "all", KNOWN) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("lstm,convolutions", "unknown layer 'convolutions': the nearest known one is 'convolution'; known are self-"),
+        ("Lstm", "unknown layer 'Lstm': the nearest known one is 'lstm'"),
+        (" , ", "layers must name at least one of self-attention, convolution, lstm, or be 'all'"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest_known_one(names, message):
+    with pytest.raises(UserError, match=message):
+        choose("layers", names, KNOWN)
 
 
 def test_a_short_run_is_logged_and_saved_often_enough():

@@ -1,10 +1,7 @@
 """The systems of Table 2, and the paper's figures."""
 
-import pytest
-
 from training.tables.cost import count_parameters
-from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS, choose_systems
-from vaswani.errors import UserError
+from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS
 
 
 # Table 2 as the paper prints it; its costs of the Transformer stand for both pairs of languages.
@@ -45,12 +42,3 @@ def test_all_have_about_as_many_weights_as_base():
     base = count_parameters(SYSTEMS[BASELINE].config)
     for system in SYSTEMS.values():
         assert 0.75 < count_parameters(system.config) / base < 1.25
-
-
-def test_names_are_checked_and_come_in_the_order_of_the_table():
-    assert [system.name for system in choose_systems("transformer, recurrent")] == ["recurrent", "transformer"]
-    assert len(choose_systems("all")) == 4
-    with pytest.raises(UserError, match="unknown system 'recurent': the nearest known one is 'recurrent'; --list"):
-        choose_systems("recurent")
-    with pytest.raises(UserError, match="systems must name at least one system"):
-        choose_systems(",")
