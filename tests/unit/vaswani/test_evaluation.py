@@ -14,21 +14,10 @@ from vaswani.models.trees_vaswani import linearize
 from vaswani.parsing.treebank import read_trees
 from vaswani.results import ParsingEvaluation, TranslationEvaluation
 from vaswani.scoring.references import EvaluationSet
-from vaswani.tokenization import train_tokenizer
 
 
 SENTENCES = ["one two", "", "three", "one two three four five six", "", "two"]
 TEXT = EvaluationSet("text", "test", SENTENCES, SENTENCES)
-
-
-@pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
-
-
-@pytest.fixture
-def model(random_model, tiny_config):
-    return random_model(tiny_config(vocab_size=265))
 
 
 def likelihood_one_by_one(model, tokenizer, text):

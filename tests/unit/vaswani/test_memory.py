@@ -10,7 +10,6 @@ from training.benchmarks.processes import run_and_watch
 from vaswani import VaswaniConfig, memory
 from vaswani.memory import Batch, Forecast, available_bytes, batch_bytes, predict_peak
 from vaswani.models.int8_vaswani import kernel_problem, quantize
-from vaswani.tokenization import train_tokenizer
 
 
 BATCH = Batch(sentences=64, source_length=32, output_length=82, num_beams=4)
@@ -110,11 +109,6 @@ def test_a_real_process_holds_about_as_much_as_foretold():
     _, peak = run_and_watch([sys.executable, "-c", PROGRAM.format(config=SMALL)])
     foretold = peak_of([replace(BATCH, output_length=24)], 4 * 7.6e6)
     assert 0.75 < foretold / peak < 1.25
-
-
-@pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
 
 
 @pytest.fixture

@@ -20,16 +20,6 @@ pytestmark = pytest.mark.smoke
 SENTENCES = ["one two", "", "three", "one two three four five six", "  ", "two"]
 
 
-@pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
-
-
-@pytest.fixture
-def model(random_model, tiny_config):
-    return random_model(tiny_config(vocab_size=265))
-
-
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_neither_order_nor_batch_size_changes_a_translation_or_a_score(model, tokenizer, num_beams):
     given = {"max_new_tokens": 9, "num_beams": num_beams, "with_scores": True, "num_return_sequences": num_beams}

@@ -12,21 +12,10 @@ from vaswani import cli, workers
 from vaswani.errors import UserError
 from vaswani.parsing.treebank import read_trees
 from vaswani.scoring.protocols import score, tokenize
-from vaswani.tokenization import train_tokenizer
 
 
 def evaluate(arguments):
     cli.run("evaluate", *arguments)
-
-
-@pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
-
-
-@pytest.fixture
-def model(random_model, tiny_config):
-    return random_model(tiny_config(vocab_size=265))
 
 
 @pytest.fixture

@@ -8,12 +8,6 @@ from transformers import AutoTokenizer
 from vaswani.errors import UserError
 from vaswani.shortlists import sampling
 from vaswani.shortlists.sampling import choose, sample
-from vaswani.tokenization import train_tokenizer
-
-
-@pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
 
 
 def rows(*pairs) -> Dataset:

@@ -11,11 +11,6 @@ from vaswani.tokenization import train_tokenizer
 
 
 @pytest.fixture
-def tokenizer():
-    return train_tokenizer(["one two three four five six"], 265)
-
-
-@pytest.fixture
 def shortlist(tokenizer):
     """Of 30 types, each of which has the next two as candidates; the last has one, the first none."""
     candidates = torch.arange(30)[:, None] + torch.tensor([1, 2])
