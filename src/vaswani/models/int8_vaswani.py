@@ -20,7 +20,7 @@ ZERO_POINT = 128
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with an int8 weight: y = (x_q W_q^T) s_x s_w + b, computed in float32 but for the product.
+    """A linear layer with an int8 weight: y = (x_q W_q^T) s_x s_w + b, computed in float32 except the product.
 
     Parameters
     ----------

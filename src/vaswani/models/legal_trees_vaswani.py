@@ -15,7 +15,7 @@ from .trees_vaswani import APOSTROPHE, PUNCTUATION, SYMBOL
 
 OTHER, OPENER, LEAF, CLOSER = range(4)
 PARTS_OF_SPEECH = "parts_of_speech"  # a tokenizer's: {word: those that the training trees have for it}
-MAX_OPENERS = 6  # brackets that open one after another; the treebank has at most so many
+MAX_OPENERS = 6  # brackets that open one after another; the treebank never has more
 
 
 class LegalTrees(LogitsProcessor):

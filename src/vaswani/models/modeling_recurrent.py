@@ -334,7 +334,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         encoder_hidden_states, encoder_last_states, encoder_attention_mask
             The encoder's (B, S, D) and (B, L, N, D) output, and 1 for each real token of the source.
         past_key_values : StateCache, optional
-            To go on from the states of an earlier call.
+            To continue from the states of an earlier call.
         use_cache : bool, optional
             Whether to return the states for the next one.
         """

@@ -67,7 +67,7 @@ class StateCache(Cache):
 
 
 def state_cache(past_key_values: Cache | None, use_cache: bool | None) -> StateCache | None:
-    """Return the cache with which a decoder goes on: the given one, a new one, or none.
+    """Return the cache from which a decoder continues: the given one, a new one, or none.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class PredecessorState(ModelState):
 
 
 def select_rows(value: Any, rows: torch.Tensor, count: int) -> Any:
-    """Return the rows that the indices name of whatever has `count` rows, and anything else as it is."""
+    """Return these rows of anything that has `count` rows, and anything else as it is."""
     if isinstance(value, StateCache):
         value.batch_select_indices(rows)
     elif isinstance(value, torch.Tensor) and value.ndim and len(value) == count:
@@ -133,7 +133,7 @@ def select_rows(value: Any, rows: torch.Tensor, count: int) -> Any:
 
 
 class PredecessorForConditionalGeneration(TranslatorForConditionalGeneration):
-    """A `TranslatorForConditionalGeneration` whose decoder goes on from a `StateCache`."""
+    """A `TranslatorForConditionalGeneration` whose decoder continues from a `StateCache`."""
 
     _is_stateful = True  # transformers then refuses assisted generation, which goes back
 
