@@ -91,14 +91,12 @@ def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool
     UserError
         If the named tokenizer is missing or unfit, or the text does not support the vocabulary size.
     """
-    named = [field for field in ("tokenizer_name", "model_name_or_path") if getattr(settings, field) is not None]
-    if named:
-        name = getattr(settings, named[0])
-        tokenizer = load_named_tokenizer(name, named[0])
+    field = "model_name_or_path" if settings.tokenizer_name is None else "tokenizer_name"
+    name = getattr(settings, field)
+    if name is not None:
+        tokenizer = load_named_tokenizer(name, field)
         if has_trees and not tokenizer.is_fast:
-            raise UserError(
-                f"{named[0]}={name!r} is a {type(tokenizer).__name__}: a parser's must have a tokenizer.json"
-            )
+            raise UserError(f"{field}={name!r} is a {type(tokenizer).__name__}: a parser's must have a tokenizer.json")
         if settings.model_name_or_path is None and settings.vocab_size not in (None, len(tokenizer)):
             raise UserError(
                 f"vocab_size={settings.vocab_size} contradicts tokenizer_name={name!r}, which has {len(tokenizer)} "
@@ -108,10 +106,15 @@ def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool
         assert settings.vocab_size is not None  # it has a default where there is no tokenizer or model to start from
         tokenizer = _load_own_tokenizer(settings.vocab_size, train_text, has_trees)
     if has_trees:
-        known, new = tokenizer.init_kwargs.get(PARTS_OF_SPEECH, {}), parts_of_speech(train_text)
-        both = {word: {*known.get(word, "").split(), *new.get(word, "").split()} for word in known | new}
-        tokenizer.init_kwargs[PARTS_OF_SPEECH] = {word: " ".join(sorted(tags)) for word, tags in both.items()}
+        add_parts_of_speech(tokenizer, parts_of_speech(train_text))
     return tokenizer
+
+
+def add_parts_of_speech(tokenizer: PreTrainedTokenizerBase, new: dict[str, str]) -> None:
+    """Let a tokenizer know parts of speech of words, with a space between two, beside those that it knows."""
+    known = tokenizer.init_kwargs.get(PARTS_OF_SPEECH, {})
+    both = {word: {*known.get(word, "").split(), *new.get(word, "").split()} for word in known | new}
+    tokenizer.init_kwargs[PARTS_OF_SPEECH] = {word: " ".join(sorted(tags)) for word, tags in both.items()}
 
 
 def parts_of_speech(train_text: Dataset) -> dict[str, str]:
