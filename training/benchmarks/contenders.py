@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from training.benchmarks.records import Turn
+from training.benchmarks.translators.peak import fastest
 from training.data.batch_plan import Batch
 from training.data.loader import load_updates, plan_updates
 from training.data.preparation import lengths, prepare
@@ -89,14 +90,13 @@ def multiply(turn: Turn) -> float:
     dtype = torch.bfloat16 if turn.precision == "bf16" else torch.float32
     left = torch.randn(size, size, device=turn.device).to(dtype)
     right = torch.randn(size, size, device=turn.device).to(dtype)
-    best = float("inf")
-    for _ in range(20):
-        synchronize(turn.device)
-        started = time.perf_counter()
+
+    def product() -> None:
         torch.matmul(left, right)
         synchronize(turn.device)
-        best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best
+
+    synchronize(turn.device)
+    return 2 * size**3 / fastest(product)
 
 
 def synchronize(device: str) -> None:

@@ -46,7 +46,7 @@ def int8_product() -> Callable[[], torch.Tensor] | None:
     return lambda: torch.ops.onednn.qlinear_pointwise(states, 1.0, 128, packed, scales, zeros, None, *output)
 
 
-def fastest(product: Callable[[], torch.Tensor], times: int = 20) -> float:
+def fastest(product: Callable[[], object], times: int = 20) -> float:
     """Return the seconds of the fastest of several calls."""
     best = float("inf")
     for _ in range(times):
