@@ -25,8 +25,8 @@ from training.tables.curves.report import write_report
 from training.tables.curves.rows import Row, make_rows, make_run, write_texts
 from training.tables.flags import check_run_flags, numbers
 from training.tables.layout import align, for_terminal
+from training.tables.metrics import logged_evaluations
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
-from training.trainer.logbook import final_evaluation
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
 from vaswani.errors import UserError
@@ -108,7 +108,7 @@ def draw_curves(rows: list[Row], runs: list[Run], options: argparse.Namespace, c
     def tell(run: Run) -> None:
         write_curves()
         if run.is_finished:
-            score = final_evaluation(run.directory, "test")["sacrebleu"]
+            score = logged_evaluations(run.directory, "test")[-1]["sacrebleu"]
             print(f"\n{run.name}: BLEU {score:.2f} on test", flush=True)
 
     write_curves()

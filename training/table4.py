@@ -24,11 +24,11 @@ from training.settings import ROOT
 from training.tables.cost import flops_per_target_token
 from training.tables.flags import check_run_flags, numbers
 from training.tables.layout import align, for_terminal
+from training.tables.metrics import logged_updates, seconds_of_training
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
 from training.tables.parsing.report import Result, write_report
 from training.tables.parsing.rows import Row, make_rows, write_treebank
 from training.tables.sweep import Run, check_jobs, default_jobs, run_all
-from training.trainer.logbook import logged_rows, seconds_of_training
 from training.trainer.model import load_config
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
@@ -138,7 +138,7 @@ def fill_table(
         found = list(of_floors)
         for row, run in zip(rows, runs, strict=True):
             if run.is_finished:
-                trees, seconds = round(row.share * count), seconds_of_training(logged_rows(run.directory))
+                trees, seconds = round(row.share * count), seconds_of_training(logged_updates(run.directory))
                 for search in SEARCHES:
                     found.append(Result(row.name, search, trees, measure_parser(run, text, search), seconds, row))
         write_report(found, describe_conditions(runs, splits, split), command, options.output_dir)

@@ -25,7 +25,7 @@ from training.machine import usable_cores
 from training.recipe import parse_settings
 from training.settings import ROOT, has_configurations
 from training.tables.cost import flops_per_target_token
-from training.trainer.logbook import logged_rows, seconds_of_training
+from training.tables.metrics import logged_updates, seconds_of_training
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig
 from vaswani.cli.shared.flags import at_least_one
@@ -258,7 +258,7 @@ def launcher(processes: int) -> list[str]:
 
 def logged_rate(output_dir: Path) -> float:
     """Return the target tokens a second that a run logged after its warm-up, which is the first row."""
-    rows = logged_rows(output_dir)[1:]
+    rows = logged_updates(output_dir)[1:]
     return sum(row["target_tokens"] for row in rows) / seconds_of_training(rows)
 
 

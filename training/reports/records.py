@@ -10,7 +10,8 @@ from typing import Any
 from transformers import AutoConfig
 
 from training.tables.cost import flops_per_target_token
-from training.trainer.logbook import OUTPUTS, seconds_of_training
+from training.tables.metrics import seconds_of_training
+from training.trainer.logbook import OUTPUTS
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
 

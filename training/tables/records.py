@@ -10,10 +10,10 @@ from typing import Any
 
 from training.data.preparation import count_types
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
+from training.tables.metrics import logged_evaluations, logged_updates
 from training.tables.rows import ROWS, Row
 from training.tables.scaling import scale_config
 from training.tables.sweep import Run
-from training.trainer.logbook import final_evaluation, logged_rows
 
 
 PAPERS_VOCABULARY = 40_960
@@ -137,8 +137,8 @@ def describe_row(row: Row, scale: float, run: Run) -> Description:
 
 def measure(*runs: Run) -> Measurement:
     """Return what the finished runs of a row, one a seed, measured on their validation split."""
-    finals = [final_evaluation(run.directory, "validation") for run in runs]
-    logged = [row for run in runs for row in logged_rows(run.directory)]
+    finals = [logged_evaluations(run.directory, "validation")[-1] for run in runs]
+    logged = [row for run in runs for row in logged_updates(run.directory)]
     first = finals[0]
     # The paper's protocol where its tokenizer knows the language.
     protocol = "sacrebleu" if first["paper_bleu"] is None else "paper_bleu"

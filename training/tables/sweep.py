@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from training.machine import usable_cores
 from training.settings import ROOT, TrainingSettings
-from training.trainer.logbook import read_metrics
+from training.tables.metrics import read_metrics
 from training.trainer.loop import NOT_FINITE
 from training.trainer.run_directory import changed_settings
 from vaswani.errors import UserError

@@ -1,4 +1,4 @@
-"""The records of a run, written and read: `recipe.toml`, `metrics.jsonl`, translations; and a progress bar."""
+"""The records of a run: `recipe.toml`, `metrics.jsonl`, translations; and a progress bar."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,28 +193,6 @@ class Logbook:
         """End the progress bar and the trackers."""
         self.progress.close()
         self.accelerator.end_training()
-
-
-def read_metrics(directory: Path) -> list[dict]:
-    """Return the rows that a run has logged, except for a last one that is not whole yet."""
-    path = directory / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def logged_rows(directory: Path) -> list[dict]:
-    """Return the rows that a run has logged of its updates."""
-    return [row for row in read_metrics(directory) if "target_tokens_per_second" in row]
-
-
-def seconds_of_training(rows: Iterable[dict]) -> float:
-    """Return how long the updates of `logged_rows` took, without evaluations and checkpoints."""
-    return sum(row["target_tokens"] / max(row["target_tokens_per_second"], 1e-9) for row in rows)
-
-
-def final_evaluation(directory: Path, split: str) -> dict:
-    """Return the row of a finished run's last evaluation on a split."""
-    return [row for row in read_metrics(directory) if row.get("split") == split][-1]
 
 
 def describe_training(

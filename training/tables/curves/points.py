@@ -9,8 +9,8 @@ import pyarrow.parquet
 
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.curves.rows import Row, config_of
+from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training
 from training.tables.sweep import Run
-from training.trainer.logbook import final_evaluation, logged_rows, read_metrics, seconds_of_training
 
 
 SCORES = {"sacrebleu": "BLEU", "chrf": "chrF"}
@@ -52,10 +52,10 @@ class Point:
 
 def measure(row: Row, run: Run) -> Point:
     """Collect what a finished run has measured."""
-    updates = logged_rows(run.directory)
-    evaluations = [each for each in read_metrics(run.directory) if each.get("split") == "validation"]
+    updates = logged_updates(run.directory)
+    *on_the_way, final = logged_evaluations(run.directory, "validation")
     tokens = sum(each["target_tokens"] for each in updates)
-    seen = [tokens_until(one["step"], updates) for one in evaluations[:-1]]
+    seen = [tokens_until(one["step"], updates) for one in on_the_way]
     [file] = run.settings.data.train_file or []
     config = config_of(row, run.settings)
     return Point(
@@ -65,9 +65,9 @@ def measure(row: Row, run: Run) -> Point:
         target_tokens=tokens,
         seconds=seconds_of_training(updates),
         flops=tokens * flops_per_target_token(config),
-        on_the_way=list(zip(seen, evaluations[:-1], strict=True)),
-        validation=final_evaluation(run.directory, "validation"),
-        test=final_evaluation(run.directory, "test"),
+        on_the_way=list(zip(seen, on_the_way, strict=True)),
+        validation=final,
+        test=logged_evaluations(run.directory, "test")[-1],
     )
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from training.tables.metrics import logged_evaluations
 from training.tables.parsing.floors import measure_floors
 from training.tables.sweep import Run
-from training.trainer.logbook import final_evaluation
 from vaswani.evaluation import encode_in_batches, evaluate
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES, Tree, linearize
@@ -35,7 +35,7 @@ def measure_parser(run: Run, text: EvaluationSet, search: str) -> ParsingEvaluat
     The run itself did it with `KNOWN_TAGS`: parsers are evaluated as they are used.
     """
     if search == KNOWN_TAGS:
-        return ParsingEvaluation(**final_evaluation(run.directory, text.split))
+        return ParsingEvaluation(**logged_evaluations(run.directory, text.split)[-1])
     path = run.directory / f"parses-{text.split}-{search.replace(' ', '-')}.json"
     if not path.exists():
         model, tokenizer = load(str(run.directory / "model"))

@@ -10,10 +10,10 @@ from training.data.preparation import count_types
 from training.recipe import names_of
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.flags import flags_of_a_length
+from training.tables.metrics import logged_evaluations, logged_updates
 from training.tables.scaling import scale_config
 from training.tables.sweep import Run
 from training.tables.systems.catalogue import BASELINE, SYSTEMS, System
-from training.trainer.logbook import final_evaluation, logged_rows
 from vaswani.errors import UserError
 
 
@@ -132,7 +132,7 @@ class Plan:
             If the time does not suffice for one update of a system.
         """
         for entry, run in zip(self.entries, timed, strict=False):
-            rate = max(row["target_tokens_per_second"] for row in logged_rows(run.directory))
+            rate = max(row["target_tokens_per_second"] for row in logged_updates(run.directory))
             entry.steps = int(self.options.minutes * 60 * rate / entry.tokens_per_update)
             if entry.steps >= 1:
                 self._check_search(entry, entry.steps)
@@ -211,4 +211,4 @@ def best_factor(entry: Entry) -> float:
 
 def perplexity(run: Run) -> float:
     """Return a run's last perplexity on validation; infinity if it diverged and never came to its end."""
-    return final_evaluation(run.directory, "validation")["perplexity"] if run.is_finished else math.inf
+    return logged_evaluations(run.directory, "validation")[-1]["perplexity"] if run.is_finished else math.inf

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training
 from training.tables.sweep import Run
 from training.tables.systems.catalogue import BASELINE
 from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.translations import Decoding
-from training.trainer.logbook import final_evaluation, logged_rows, read_metrics, seconds_of_training
 from vaswani.scoring.lengths import Bucket, bleu_of, buckets
 from vaswani.scoring.protocols import moses_languages, score
 from vaswani.scoring.references import EvaluationSet
@@ -130,9 +130,9 @@ def collect(plan: Plan, text: EvaluationSet, decodings: Mapping[str, Decoding], 
 def _result(
     entry: Entry, run: Run, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str | None
 ) -> Result:
-    rows, decoding, settings = logged_rows(run.directory), decodings[run.name], run.settings
+    rows, decoding, settings = logged_updates(run.directory), decodings[run.name], run.settings
     tokens = sum(row["target_tokens"] for row in rows)
-    final = final_evaluation(run.directory, text.split)
+    final = logged_evaluations(run.directory, text.split)[-1]
     scores = score(decoding.translations, text.references, target_lang)
     seed, baseline = settings.optimization.seed, decodings.get(f"{BASELINE}-{settings.optimization.seed}")
     against: dict[str, dict[str, Any]] = {}
@@ -165,7 +165,7 @@ def _result(
 
 def _curve(entry: Entry, run: Run) -> list[Point]:
     """Return BLEU after each evaluation on the way."""
-    rows = [row for row in read_metrics(run.directory) if row.get("split") == "validation"]
+    rows = logged_evaluations(run.directory, "validation")
     return [Point(entry.flops(row["step"]), row["sacrebleu"]) for row in rows if row["decoding"] == "greedy"]
 
 

@@ -20,9 +20,6 @@ from training.trainer.logbook import (
     describe_commit,
     describe_evaluation,
     describe_training,
-    final_evaluation,
-    logged_rows,
-    read_metrics,
 )
 
 
@@ -132,19 +129,6 @@ def test_a_line_says_what_was_evaluated_and_how(evaluation):
     )
     short = describe_evaluation(dataclasses.replace(evaluation, seconds=3.0, averaged_checkpoints=1, paper_bleu=None))
     assert short.endswith("exact 6.6%, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6")
-
-
-def test_rows_are_read_but_for_one_that_is_not_whole_yet(tmp_path):
-    assert read_metrics(tmp_path) == []
-    rows = [
-        '{"step": 1, "target_tokens_per_second": 5}',
-        '{"step": 1, "split": "test"}',
-        '{"step": 2, "split": "test"}',
-    ]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, '{"step": 3, "sp']))
-    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 1, 2]
-    assert [row["step"] for row in logged_rows(tmp_path)] == [1]
-    assert final_evaluation(tmp_path, "test") == {"step": 2, "split": "test"}
 
 
 @pytest.fixture
