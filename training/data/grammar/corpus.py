@@ -94,8 +94,8 @@ def draw_time(rng: random.Random, clause: Clause) -> Word | None:
     )
 
 
-def draw_clause(rng: random.Random, past: bool | None = None, timed: float = 0.3, question: bool = False) -> Clause:
-    """Draw a clause; the subject of a question or a denial is always a known one."""
+def draw_clause(rng: random.Random, past: bool | None = None, *, timed: float, question: bool = False) -> Clause:
+    """Draw a clause, with a time at this rate; the subject of a question or a denial is always a known one."""
     past = rng.random() < 0.38 if past is None else past
     negated = rng.random() < 0.18
     modal = None if past else rng.choice(lexicon.MODALS)
