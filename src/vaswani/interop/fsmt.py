@@ -61,6 +61,3 @@ def from_fsmt(fsmt: FSMTForConditionalGeneration) -> VaswaniForConditionalGenera
 
     ours.load_state_dict({name: weight_of(name, mine) for name, mine in ours.state_dict().items()})
     return ours
-
-
-__all__ = ["from_fsmt"]

@@ -271,6 +271,3 @@ def has_sinusoids(marian: MarianMTModel) -> bool:
     exact = sinusoids(torch.arange(len(tables[0])), tables[0].shape[1])
     exact = torch.cat([exact[:, ::2], exact[:, 1::2]], dim=1)
     return all(torch.allclose(table.double(), exact.double(), atol=1e-4) for table in tables)
-
-
-__all__ = ["check_has_marian", "check_saves_as_marian", "from_marian", "save_as_marian", "to_marian"]
