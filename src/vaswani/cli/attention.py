@@ -20,9 +20,9 @@ from vaswani.errors import UserError, missing_package
 from vaswani.pictures.attention import CROSS, KINDS, Attention, join_words, read_attention
 from vaswani.pictures.attention_motion import draw_motion
 from vaswani.pictures.attention_page import attention_page
-from vaswani.translation import load
 
 from .shared.flags import add_decoding_flags, add_model_flags, at_least_one, decoding
+from .shared.loading import load_model
 from .shared.outputs import cannot_be_written
 
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     """
     check(options)
     disable_progress_bar()  # transformers' own, at loading
-    model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
+    model, tokenizer = load_model(options)
     attention = read_attention(model, tokenizer, options.sentence, options.target, **decoding(options))
     try:
         if options.form == "motion":

@@ -41,7 +41,6 @@ from vaswani.scoring.protocols import check_language, moses_languages, suspicion
 from vaswani.scoring.references import EvaluationSet, ReadSplit, as_many, read_hypotheses, wrong_size
 from vaswani.scoring.significance import compare
 from vaswani.shortlists.shortlist import Shortlist
-from vaswani.translation import load
 from vaswani.workers import choose_workers, describe_workers
 
 from .evaluate_flags import DEFAULT_LANGUAGE, add_flags, check, check_is_plain, fill_in_defaults, is_treebank
@@ -205,10 +204,10 @@ def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str]
 
 
 def load_baseline(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model to compare with; --tokenizer is for it only where there is no other model."""
+    """Load the model to compare with, by torch; --tokenizer is for it only where there is no other model."""
     tokenizer = options.tokenizer if options.model is None else None
-    where = options.baseline_model, tokenizer, options.device, options.dtype
-    return load(*where, torch_compile=options.torch_compile)
+    given = {"model": options.baseline_model, "tokenizer": tokenizer, "engine": "torch"}
+    return load_model(argparse.Namespace(**vars(options) | given))
 
 
 def translate_baseline(

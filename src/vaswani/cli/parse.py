@@ -88,10 +88,12 @@ def parser(options: argparse.Namespace) -> line_by_line.Worker:
         from transformers.utils.logging import disable_progress_bar
 
         from vaswani.models.legal_trees_vaswani import LegalTrees
-        from vaswani.translation import load, translate
+        from vaswani.translation import translate
         from vaswani.workers import choose_workers, describe_workers
+
+        from .shared.loading import load_model
     disable_progress_bar()  # transformers' own, at loading
-    model, tokenizer = load(options.model, options.tokenizer, options.device, options.dtype)
+    model, tokenizer = load_model(options)
     if getattr(model.config, "target_lang", None) != TREES:
         raise UserError(f"model={options.model!r} must be a parser, whose target language is {TREES!r}")
     workers = choose_workers(options.workers, model.device)

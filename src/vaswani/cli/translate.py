@@ -71,8 +71,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Translate, and return the exit status."""
+    check(options)
     with ExitStack() as stack:
         return line_by_line.run(options, lambda: translator(options, stack), "Translating", group=options.n_best or 1)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what is for torch where another library computes.
+
+    Raises
+    ------
+    UserError
+        Naming the flag.
+    """
+    for name in ("shortlist", "torch_compile"):
+        if options.engine != "torch" and getattr(options, name):
+            raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
 
 
 def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Worker:
@@ -81,14 +95,14 @@ def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Wo
         from transformers.utils.logging import disable_progress_bar
 
         from vaswani.shortlists.shortlist import Shortlist
-        from vaswani.translation import load
         from vaswani.workers import choose_workers, describe_workers
+
+        from .shared.loading import load_model
     disable_progress_bar()  # transformers' own, at loading
-    if options.engine != "torch":
-        return translator_of_engine(options, stack)
-    where = options.model, options.tokenizer, options.device, options.dtype
-    model, tokenizer = load(*where, torch_compile=options.torch_compile)
+    model, tokenizer = load_model(options)
     arguments = search_arguments(model, options)
+    if options.engine != "torch":  # which shares out each batch to the cores by itself
+        return line_translator(model, tokenizer, options, arguments, stack), str(model)
     workers = choose_workers(options.workers, model.device)
     check_memory = line_by_line.memory_check(
         model, tokenizer, arguments, options, with_scores=options.scores, workers=workers
@@ -103,18 +117,6 @@ def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Wo
         return translate_lines(sentences, on_batch)
 
     return work, describe_workers(workers, model)
-
-
-def translator_of_engine(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Worker:
-    """Open the model with another library, which shares out each batch to the cores by itself."""
-    with large_imports():
-        from .shared.loading import load_model
-
-    for name in ("shortlist", "torch_compile"):
-        if getattr(options, name):
-            raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
-    model, tokenizer = load_model(options)
-    return line_translator(model, tokenizer, options, search_arguments(model, options), stack), str(model)
 
 
 def line_translator(

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from small_parser import TREES, save_parser
 
 from vaswani import cli, workers
@@ -114,3 +115,10 @@ def test_too_little_memory_is_said_before_it_is_needed(monkeypatch, capsys):
     monkeypatch.setattr("vaswani.memory.available_bytes", lambda: 2_000_000)
     assert parse() == whole
     assert capsys.readouterr().err.count("warning: this may need ") == 1
+
+
+def test_cudnn_plans_no_attention(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", said.append)
+    assert parse()
+    assert said == [False]

@@ -397,3 +397,10 @@ def test_empty_translations_are_counted(monkeypatch, capsys):
     write_lines("in", SENTENCES[:3])
     translate()
     assert "empty" not in capsys.readouterr().err
+
+
+def test_cudnn_plans_no_attention(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", said.append)
+    assert cli.main(["translate", "--model", "model", "--input", "in", "--output", "out", "--quiet"]) == 0
+    assert said == [False]

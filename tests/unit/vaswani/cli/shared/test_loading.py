@@ -17,6 +17,7 @@ def test_every_flag_reaches_the_library_that_computes(monkeypatch):
     compiled = load_model(argparse.Namespace(engine="torch", **FLAGS, torch_compile=True))
     assert compiled == ("torch", *FLAGS.values(), True)
     assert load_model(argparse.Namespace(engine="x", **FLAGS, workers=3)) == ("x", *FLAGS.values(), 3)
+    assert load_model(argparse.Namespace(**FLAGS)) == ("torch", *FLAGS.values(), False)  # a command without engines
     assert load_model(argparse.Namespace(engine="x", **FLAGS)) == ("x", *FLAGS.values(), None)
 
 
