@@ -31,46 +31,56 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
     UserError
         Naming file and line, if brackets are unbalanced, a tree is empty or malformed, or there is none.
     """
-    path, stack, began, count = str(path), [], 0, 0
+    is_empty = True
+    for line, tree in _read_brackets(str(path)):
+        is_empty, prepared = False, prepare(tree)
+        if prepared is None:
+            raise _refusal(path, line, "the tree holds no word")
+        yield prepared
+    if is_empty:
+        raise UserError(f"the file {path} holds no tree: it must hold at least one, such as (S (NP (NN text)))")
 
-    def refuse(line: int, what: str) -> UserError:
-        return UserError(f"{path}, line {line}: {what}")
 
+def _read_brackets(path: str) -> Iterator[tuple[int, Tree]]:
+    """Yield the trees of a file as they stand there, each with the line where it begins."""
+    stack: list[Tree] = []  # the brackets that are open
+    began = 0
     for number, text in enumerate(lines_of(path), start=1):
         if stack and text.startswith("("):
-            raise refuse(began, f"unbalanced brackets: this tree is not closed where another begins, in line {number}")
+            what = f"unbalanced brackets: this tree is not closed where another begins, in line {number}"
+            raise _refusal(path, began, what)
         for token in TOKEN.findall(text):
             if token.startswith("("):
                 began = began if stack else number
                 stack.append(Tree(token[1:].strip(), []))
+            elif not stack:
+                what = f"{token!r:.40} stands outside of all brackets"
+                if token == ")":
+                    what = "unbalanced brackets: one is closed that was not opened"
+                raise _refusal(path, number, what)
             elif token == ")":
-                if not stack:
-                    raise refuse(number, "unbalanced brackets: one is closed that was not opened")
                 tree = stack.pop()
                 if not tree.children:
-                    raise refuse(number, f"({tree.label}) is empty: a bracket must hold constituents or a word")
+                    what = f"({tree.label}) is empty: a bracket must hold constituents or a word"
+                    raise _refusal(path, number, what)
                 if stack:
                     stack[-1].children.append(tree)
-                    continue
-                prepared = prepare(tree)
-                if prepared is None:
-                    raise refuse(began, "the tree holds no word")
-                count += 1
-                yield prepared
-            elif not stack:
-                raise refuse(number, f"{token!r:.40} stands outside of all brackets")
+                else:
+                    yield began, tree
             elif stack[-1].children or not stack[-1].label:
-                raise refuse(
-                    number,
+                what = (
                     f"{token!r:.40} cannot stand there: a bracket holds constituents, or a part of speech and a word, "
-                    "whose own brackets must be written -LRB- and -RRB-",
+                    "whose own brackets must be written -LRB- and -RRB-"
                 )
+                raise _refusal(path, number, what)
             else:
                 stack[-1].children.append(token)
     if stack:
-        raise refuse(began, "unbalanced brackets: the tree is not closed before the file ends")
-    if not count:
-        raise UserError(f"the file {path} holds no tree: it must hold at least one, such as (S (NP (NN text)))")
+        raise _refusal(path, began, "unbalanced brackets: the tree is not closed before the file ends")
+
+
+def _refusal(path: str | Path, line: int, what: str) -> UserError:
+    return UserError(f"{path}, line {line}: {what}")
 
 
 def prepare(tree: Tree) -> Tree | None:
