@@ -13,12 +13,13 @@ the same command with --resume parses the others.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vaswani.errors import UserError
-from vaswani.models.trees_vaswani import TREES, restore
+from vaswani.models.trees_vaswani import TREES, Tree, restore
 from vaswani.parsing.treebank import read_trees
 from vaswani.pictures.trees import draw_trees
 
@@ -28,6 +29,7 @@ from .shared.startup import large_imports
 
 
 if TYPE_CHECKING:
+    from vaswani.models.legal_trees_vaswani import LegalTrees
     from vaswani.models.parsing_vaswani import Sentence
 
 
@@ -87,8 +89,6 @@ def parser(options: argparse.Namespace) -> line_by_line.Worker:
     with large_imports():
         from transformers.utils.logging import disable_progress_bar
 
-        from vaswani.models.legal_trees_vaswani import LegalTrees
-        from vaswani.translation import translate
         from vaswani.workers import choose_workers, describe_workers
 
         from .shared.loading import load_model
@@ -97,44 +97,74 @@ def parser(options: argparse.Namespace) -> line_by_line.Worker:
     if getattr(model.config, "target_lang", None) != TREES:
         raise UserError(f"model={options.model!r} must be a parser, whose target language is {TREES!r}")
     workers = choose_workers(options.workers, model.device)
-    gold = next(read_trees(options.gold)) if options.gold else None
-    is_drawn = options.picture is None
-    how = {"is_constrained": not options.unconstrained, "workers": workers}
-    check_memory = line_by_line.memory_check(model, tokenizer, decoding(options), options, **how)
+    return LineParser(model, tokenizer, options, workers), describe_workers(workers, model)
 
-    def work(lines: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
-        nonlocal is_drawn
-        sentences = [read_line(line, options.input_form) for line in lines]
-        check_memory([" ".join(sentence.words) for sentence in sentences])
 
-        def legal(rows: Sequence[int]) -> LegalTrees:
-            try:
-                return LegalTrees(tokenizer, *zip(*(sentences[row] for row in rows), strict=True))
-            except ValueError as error:  # an unknown part of speech
-                raise UserError(str(error)) from error
+class LineParser:
+    """Parses lines, and draws the first tree if the flags ask for that.
 
+    Parameters
+    ----------
+    model, tokenizer
+        A parser.
+    options : Namespace
+        The flags of the command.
+    workers : int
+        Processes.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, options: argparse.Namespace, workers: int):
+        self.model, self.tokenizer, self.options, self.workers = model, tokenizer, options, workers
+        self.gold = {"gold": next(read_trees(options.gold))} if options.gold else {}
+        self.is_drawn = options.picture is None
+        how = {"is_constrained": not options.unconstrained, "workers": workers}
+        self.check_memory = line_by_line.memory_check(model, tokenizer, decoding(options), options, **how)
+
+    def __call__(self, lines: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
+        """Return a tree in brackets for each line; `on_batch` is told of each batch how many lines it had.
+
+        Raises
+        ------
+        UserError
+            If a line cannot be read, or has an unknown part of speech.
+        """
+        from vaswani.translation import translate
+
+        sentences = [read_line(line, self.options.input_form) for line in lines]
+        texts = [" ".join(sentence.words) for sentence in sentences]
+        self.check_memory(texts)
         outputs = translate(
-            model,
-            tokenizer,
-            [" ".join(sentence.words) for sentence in sentences],
-            max_batch_tokens=options.max_batch_tokens,
+            self.model,
+            self.tokenizer,
+            texts,
+            max_batch_tokens=self.options.max_batch_tokens,
             on_batch=on_batch,
-            constraint=None if options.unconstrained else legal,
-            workers=workers,
-            **decoding(options),
+            constraint=None if self.options.unconstrained else partial(self._legal_trees, sentences),
+            workers=self.workers,
+            **decoding(self.options),
         )
         trees = [
             restore(best.text, *sentence).tree if sentence.words else None
             for (best, *_), sentence in zip(outputs, sentences, strict=True)
         ]
-        first = next((tree for tree in trees if tree is not None), None)
-        if first is not None and not is_drawn:
-            titled = {"model": first} | ({} if gold is None else {"gold": gold})
-            Path(options.picture).write_text(draw_trees(titled), encoding="utf-8")
-            is_drawn = True
+        self._draw_first(tree for tree in trees if tree is not None)
         return ["" if tree is None else str(tree) for tree in trees]
 
-    return work, describe_workers(workers, model)
+    def _legal_trees(self, sentences: Sequence["Sentence"], rows: Sequence[int]) -> "LegalTrees":
+        """Return what lets a batch of these rows be trees over its sentences alone."""
+        from vaswani.models.legal_trees_vaswani import LegalTrees
+
+        try:
+            return LegalTrees(self.tokenizer, *zip(*(sentences[row] for row in rows), strict=True))
+        except ValueError as error:  # an unknown part of speech
+            raise UserError(str(error)) from error
+
+    def _draw_first(self, trees: Iterator[Tree]) -> None:
+        """Draw the first of all trees that are written, once."""
+        first = None if self.is_drawn else next(trees, None)
+        if first is not None:
+            Path(self.options.picture).write_text(draw_trees({"model": first} | self.gold), encoding="utf-8")
+            self.is_drawn = True
 
 
 def read_line(line: str, form: str) -> "Sentence":
