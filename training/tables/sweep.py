@@ -83,6 +83,11 @@ class Run:
         """Whether it failed because it learned too fast."""
         return self.error is not None and NOT_FINITE in self.error
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is at work."""
+        return self.process is not None and self.process.poll() is None
+
     def check(self) -> None:
         """Refuse a directory that holds another run.
 
@@ -144,8 +149,11 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
 
     def work(number: int) -> None:
         environment = place(number, jobs)
-        while queue and not stop.is_set():
-            run = queue.popleft()
+        while not stop.is_set():
+            try:
+                run = queue.popleft()
+            except IndexError:  # another job may have taken the last one
+                return
             run.go(environment)
             ended.append(run)
 
@@ -166,7 +174,7 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
         except BaseException as error:
             stop.set()
             for run in runs:
-                if run.process is not None and run.process.poll() is None:
+                if run.process is not None and run.is_running:
                     run.process.send_signal(signal.SIGTERM)  # it saves and ends
             if isinstance(error, Interrupted):
                 raise UserError("interrupted: all progress is saved, the same command resumes") from error
@@ -180,8 +188,8 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
 
 def show_progress(progress: tqdm, runs: Sequence[Run]) -> None:
     """Bring the progress bar up to date."""
-    running = [run for run in runs if run.process is not None and run.process.poll() is None]
-    progress.set_postfix_str(", ".join(f"{run.name} {run.share_done():.0%}" for run in running), refresh=False)
+    running = [f"{run.name} {run.share_done():.0%}" for run in runs if run.is_running]
+    progress.set_postfix_str(", ".join(running), refresh=False)
     progress.n = sum(run.cost * run.share_done() for run in runs)
     progress.initial = min(progress.initial, progress.n)  # a run that was killed repeats what it had not saved
     progress.refresh()

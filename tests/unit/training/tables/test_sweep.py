@@ -1,5 +1,6 @@
 import dataclasses
 import io
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -82,6 +83,21 @@ def test_the_costliest_runs_go_first_where_several_share_the_machine(planned_run
     monkeypatch.setattr(sweep, "ThreadPoolExecutor", lambda jobs: ThreadPoolExecutor(1))  # one after the other
     run_all(runs, 2, lambda run: None)
     assert order == ["big", "base", "A-h1"]
+
+
+def test_a_job_that_comes_too_late_for_the_last_run_ends(planned_run, monkeypatch):
+    class Queue(deque):
+        """Seems to hold a run that another job takes before this one can."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sweep, "deque", lambda runs=(): Queue(runs) if runs else deque())
+    monkeypatch.setattr(sweep, "place", lambda number, jobs: {})
+    monkeypatch.setattr(Run, "go", lambda run, environment: None)
+    done = []
+    run_all([planned_run("base")], 2, lambda run: done.append(run.name))
+    assert done == ["base"]
 
 
 def test_each_job_has_a_gpu_of_its_own(monkeypatch):
