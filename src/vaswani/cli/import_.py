@@ -69,15 +69,7 @@ def run(options: argparse.Namespace) -> int:
         setattr(ours.generation_config, name, value)
     with new_folder(options.output) as folder:
         if options.verify and tokenizer is not None:
-            say(f"Verifying on {SENTENCES} sentences of random words")
-            # Ours rules <pad> out, and may end without </s>.
-            theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing
-            theirs.generation_config.update(suppress_tokens=[ours.config.pad_token_id], forced_eos_token_id=None)
-            agreement = compare(
-                ours, tokenizer, theirs, log_probabilities_of(theirs), made_up_sentences(tokenizer), {}
-            )
-            say(str(agreement))
-            agreement.check()
+            verify(ours, tokenizer, theirs)
         ours.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -85,6 +77,23 @@ def run(options: argparse.Namespace) -> int:
     if missing:
         say(f"warning: the tokenizer was not carried over, and nothing verified: {missing}")
     return 0
+
+
+def verify(ours: Any, tokenizer: PreTrainedTokenizerBase, theirs: Any) -> None:
+    """Compare our model with theirs, and say how far they agree.
+
+    Raises
+    ------
+    UserError
+        If they differ by more than rounding.
+    """
+    say(f"Verifying on {SENTENCES} sentences of random words")
+    # Ours rules <pad> out, and may end without </s>.
+    theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing
+    theirs.generation_config.update(suppress_tokens=[ours.config.pad_token_id], forced_eos_token_id=None)
+    agreement = compare(ours, tokenizer, theirs, log_probabilities_of(theirs), made_up_sentences(tokenizer), {})
+    say(str(agreement))
+    agreement.check()
 
 
 def load_theirs(options: argparse.Namespace) -> Any:
