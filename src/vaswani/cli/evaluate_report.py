@@ -43,15 +43,21 @@ def report(evaluation: Evaluation) -> str:
     if on:
         lines.append(textwrap.fill(f"Tricks on: {'; '.join(on)}", WIDTH, subsequent_indent="  "))
     for name, result in (evaluation.comparison or {}).items():
-        lines += ["", f"Against the baseline, {name}: {result['difference']:+.2f}"]
-        for system in ("system", "baseline"):
-            interval = f"{result[f'{system}_mean']:.2f} +- {result[f'{system}_confidence']:.2f} (95%)"
-            lines.append(f"  {system:8}  {result[system]:6.2f}, bootstrap {interval}")
-        lines.append(
-            f"  p = {result['bootstrap_p_value']:.4f} by paired bootstrap, "
-            f"{result['randomization_p_value']:.4f} by approximate randomization"
-        )
+        lines += ["", f"Against the baseline, {name}: {result['difference']:+.2f}", *comparison_lines(result)]
     return "\n".join(lines)
+
+
+def comparison_lines(result: dict[str, float]) -> list[str]:
+    """Say how sure the scores of two systems and their difference are."""
+    lines = []
+    for system in ("system", "baseline"):
+        interval = f"{result[f'{system}_mean']:.2f} +- {result[f'{system}_confidence']:.2f} (95%)"
+        lines.append(f"  {system:8}  {result[system]:6.2f}, bootstrap {interval}")
+    p_value, by_randomization = result["bootstrap_p_value"], result["randomization_p_value"]
+    return [
+        *lines,
+        f"  p = {p_value:.4f} by paired bootstrap, {by_randomization:.4f} by approximate randomization",
+    ]
 
 
 def report_parses(evaluation: ParsingEvaluation) -> str:
