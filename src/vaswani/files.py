@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_is_new(path: Path, name: str = "output") -> None:
-    """Refuse a path at which there is something, be it a link to nothing.
+    """Refuse a path that exists, even as a broken link.
 
     Raises
     ------
