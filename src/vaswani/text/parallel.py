@@ -74,8 +74,10 @@ def read_aligned(source: str, target: str) -> Dataset:
 
 def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) -> list[str]:
     """Put two files in the order of the languages, if their names end in these, compression aside."""
+    if Path(paths[0]).samefile(paths[1]):
+        raise UserError(f"{' and '.join(paths)} are one file, but must be two: sources and their translations")
     endings = [Path(name).suffix.removeprefix(".") for name in names]
-    if len(set(endings)) == 2 and set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
+    if set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
         raise UserError(
             f"the names of {' and '.join(paths)} end in language codes, {list_names(endings)}, but must end in "
             f"{list_names(languages)} or in none"

@@ -169,6 +169,10 @@ def test_a_changed_file_is_read_again(tmp_path):
             {"a.en": "x\n", "a.fr": "x\n"},
             "a.en and .*a.fr end in language codes, 'en', 'fr', but must end in 'en', 'de'",
         ),
+        (
+            {"a.en": "x\n", "b.en": "x\n"},
+            "a.en and .*b.en end in language codes, 'en', 'en', but must end in 'en', 'de'",
+        ),
         ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
         ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, r"a.jsonl has no key 'de' in row 2 \(line 2\)"),
         ({"a.jsonl": "{\n"}, r"a.jsonl has no JSON object in row 1 \(line 1\)"),
@@ -205,6 +209,12 @@ def test_bad_files_are_one_clear_sentence(tmp_path, files, message):
     paths = [write(tmp_path / name, text) for name, text in files.items()]
     with pytest.raises(UserError, match=message):
         read_files(paths, LANGUAGES)
+
+
+def test_a_file_is_not_taken_for_its_own_translation(tmp_path):
+    path = write(tmp_path / "a.txt", "x\n")
+    with pytest.raises(UserError, match=r"a.txt and .*a.txt are one file, but must be two"):
+        read_files([path, path], LANGUAGES)
 
 
 @pytest.mark.parametrize("names", [("b.en", "a.de"), ("a.de", "b.en"), ("one", "two.txt.gz")])
