@@ -81,7 +81,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         Raises
         ------
         ValueError
-            If settings contradict each other or are out of their range.
+            If settings contradict each other or are out of their range, or the source is no batch.
         CannotCompile
             If there is nothing to compile with.
         """
@@ -97,9 +97,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         if not set(banned) <= {*settings.suppress_tokens, *settings.eos_token_ids}:
             # Its row of the softmax matrix is zero, so its logit is 0, which could well be the highest.
             changes["suppress_tokens"] = [*settings.suppress_tokens, *banned]
-        extra = settings.extra_target_tokens
+        extra, source = settings.extra_target_tokens, source_length(inputs, kwargs)
         if extra is not None:
-            prefix, source = prefix_length(kwargs), source_length(inputs, kwargs)
+            prefix = prefix_length(kwargs)
             changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix)
         search = choose_search(settings)
         if search is not None:
@@ -335,9 +335,20 @@ def changed_loop(model: GenerationMixin) -> str | None:
 
 
 def source_length(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
-    """Return S, in whichever form a call of `generate` gives the source."""
-    for source in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")):
+    """Return S, in whichever form a call of `generate` gives the source.
+
+    Raises
+    ------
+    ValueError
+        If it has no shape of a batch, or is an empty one.
+    """
+    for source, axes in ((inputs, 2), (kwargs.get("input_ids"), 2), (kwargs.get("inputs_embeds"), 3)):
         if source is not None:
+            if source.dim() != axes or not source.numel():
+                names = "(sentences, tokens)" if axes == 2 else "(sentences, tokens, d_model)"
+                raise ValueError(
+                    f"a source of shape {tuple(source.shape)} must have the shape {names}, none of them 0"
+                )
             return source.shape[1]
     return kwargs["encoder_outputs"][0].shape[1] if kwargs.get("encoder_outputs") is not None else 1
 

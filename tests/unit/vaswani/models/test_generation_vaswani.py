@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -147,6 +148,18 @@ def test_bad_settings_are_refused_in_one_sentence(settings, message, model, sour
     with pytest.raises(ValueError, match=r"^[^\n]*$") as refusal:
         model.generate(**source, **settings)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [((5,), "inputs"), ((5,), "input_ids"), ((0, 5), "inputs"), ((2, 0), "inputs"), ((2, 5), "inputs_embeds")],
+)
+def test_a_source_that_is_no_batch_is_refused_with_its_shape(shape, name, num_beams, model):
+    source = torch.ones(shape, dtype=torch.float32 if name == "inputs_embeds" else torch.int64)
+    message = f"a source of shape {shape} must have the shape (sentences, tokens"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.generate(**{name: source}, num_beams=num_beams, max_new_tokens=3)
 
 
 def test_beam_search_does_not_stream_and_greedy_search_does(model, source):
