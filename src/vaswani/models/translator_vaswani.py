@@ -57,6 +57,10 @@ class TranslatorPreTrainedModel(PreTrainedModel):
     config: TranslatorConfig
     base_model_prefix = "model"
 
+    def __init__(self, config: TranslatorConfig, *args: Any, **kwargs: Any):
+        config.validate_architecture()  # `from_pretrained` sets fields of a config that exists already
+        super().__init__(config, *args, **kwargs)
+
     def embed_ids(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Look up (B, T) ids in `embed_tokens`, unless (B, T, D) embeddings are given.
 
