@@ -167,14 +167,14 @@ def _add_api(interpreter: Interpreter) -> None:
         try:
             found = interpreter.alternatives(interpreter.lines(text), num_beams, length_penalty_alpha)
         except UserError as error:
-            raise gr.Error(str(error)) from error
+            raise gr.Error(str(error), print_exception=False) from error
         return [[{"translation_text": text, "score": score} for text, score in hypotheses] for hypotheses in found]
 
     def attention(source: str, target: str) -> dict | None:
         try:
             alignment = interpreter.align(*(interpreter.lines(text)[0] for text in (source, target)))
         except UserError as error:
-            raise gr.Error(str(error)) from error
+            raise gr.Error(str(error), print_exception=False) from error
         return None if alignment is None else alignment._asdict()
 
     for function in (translate, attention):

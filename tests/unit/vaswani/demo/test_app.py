@@ -42,6 +42,14 @@ def test_programs_see_two_functions(interpreter):
     assert parameters == {"text": None, "num_beams": interpreter.num_beams, "length_penalty_alpha": 0.6}
 
 
+@pytest.mark.parametrize(("name", "given"), [("translate", [" ", 1, 0.6]), ("attention", ["The dog.", " "])])
+def test_a_mistake_of_a_visitor_puts_no_traceback_on_the_screen(name, given, interpreter):
+    (function,) = [each.fn for each in app.build(interpreter).fns.values() if each.api_name == name]
+    with pytest.raises(gradio.Error, match="nothing to translate") as refusal:
+        function(*given)
+    assert not refusal.value.print_exception
+
+
 def test_its_colours_are_those_of_all_that_is_drawn():
     theme = app.theme()
     assert theme.button_primary_background_fill == LIGHT["blue"]
