@@ -7,7 +7,7 @@ The greatest batches decide: their caches of keys and values, and their logits, 
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .models.decoding_vaswani import PAPERS_DECODING
-from .models.encoding_vaswani import attention_dtype
+from .models.encoding_vaswani import MAX_POSITIONS, attention_dtype
 from .models.generation_vaswani import max_positions, output_limit
 from .models.int8_vaswani import is_quantized
 from .translation import make_batches
@@ -131,6 +131,10 @@ def batch_bytes(config: Any, batch: Batch, itemsize: int, cache_itemsize: int) -
     first = max(1, min(FIRST_POSITIONS, FIRST_SLOTS // batch.num_beams))
     positions = first + COPIES_OF_CACHE * max(0, min(batch.output_length, most_seen) - first)
     encoding = source * (2 * config.encoder_ffn_dim + 4 * config.d_model) * itemsize
+    if config.attention_restriction is None:  # of some sentences at a time, each pair of tokens in every head
+        together = max(1, min(batch.sentences, MAX_POSITIONS // batch.source_length))
+        pairs = together * config.encoder_attention_heads * batch.source_length**2
+        encoding += 2 * pairs * cache_itemsize  # a product, and its softmax
     states = source * (1 + batch.num_beams) * config.d_model * itemsize  # transformers repeats them for each beam
     caches = (source + rows * positions) * of_position * cache_itemsize
     decoding = states + caches + rows * config.vocab_size * logit_bytes(batch, itemsize)
@@ -203,9 +207,10 @@ class Forecast:
         least = self.peak(lengths, fitting)
         if least < need:
             ways.append(f"--max_batch_tokens={max_batch_tokens} (with {fitting} about {_gigabytes(least)})")
-        if self.num_beams > 1:
+        greedy = replace(self, arguments={**self.arguments, "num_beams": 1})
+        if greedy.peak(lengths, max_batch_tokens) < need:
             ways.append(f"--num_beams={self.num_beams}")
-        lower = f": lower {' or '.join(ways)}" if ways else ""
+        lower = f": lower {' or '.join(ways)}" if ways else f": the longest line has {max(lengths):,} tokens"
         return f"this may need {_gigabytes(need)} of memory, but {_gigabytes(available)} are available{lower}"
 
     @property

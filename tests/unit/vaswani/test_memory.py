@@ -138,7 +138,19 @@ def test_a_shortage_names_need_rest_and_flags(forecast, tokenizer, monkeypatch):
 def test_a_greedy_search_of_single_sentences_can_lower_nothing(forecast, tokenizer, monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
     said = replace(forecast, arguments={"num_beams": 1}).shortage(tokenizer, WORDS[:1], 1)
-    assert said == "this may need 0.39 GB of memory, but 0.001 GB are available"
+    tokens = len(tokenizer(WORDS[0]).input_ids)
+    assert said == f"this may need 0.39 GB of memory, but 0.001 GB are available: the longest line has {tokens} tokens"
+
+
+def test_a_very_long_line_takes_the_square_of_its_tokens_whatever_the_beams(forecast, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(2e9))
+    line = "x" * 20_000
+    tokens, heads = len(tokenizer(line).input_ids), forecast.model.config.encoder_attention_heads
+    peak = forecast.peak([tokens], 64)
+    assert 1 < peak / (2 * 4 * heads * tokens**2) < 1.5
+    said = forecast.shortage(tokenizer, [line], 64)
+    assert said is not None
+    assert said.endswith(f"2 GB are available: the longest line has {tokens:,} tokens")
 
 
 @pytest.mark.parametrize("case", ["nobody tells", "another model", "nothing to do"])
