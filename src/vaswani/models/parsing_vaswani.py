@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList
 
 from .generation_vaswani import length_arguments
 from .legal_trees_vaswani import LegalTrees
-from .pipeline_vaswani import TranslationPipeline
+from .pipeline_vaswani import TranslationPipeline, check_no_dict, hypotheses_of
 from .trees_vaswani import BRACKETS, restore
 
 
@@ -109,6 +109,7 @@ class ParsingPipeline(TranslationPipeline):
     def _sanitize_parameters(
         self, constrained: bool | None = None, **generate_kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        check_no_dict(generate_kwargs)
         return {}, generate_kwargs | ({} if constrained is None else {"constrained": constrained}), {}
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
@@ -137,9 +138,8 @@ class ParsingPipeline(TranslationPipeline):
             processors = generate_kwargs.get("logits_processor") or []
             legal = LegalTrees(self.tokenizer, sentences, given)
             generate_kwargs["logits_processor"] = LogitsProcessorList([*processors, legal])
-        output_ids = self.model.generate(**model_inputs, **generate_kwargs)
-        outputs = output_ids.reshape(batch_size, -1, output_ids.shape[-1])
-        return {"output_ids": outputs, "words": words, "tags": tags}
+        output = self.model.generate(**model_inputs, **generate_kwargs)
+        return {"output_ids": hypotheses_of(output, batch_size), "words": words, "tags": tags}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> list[dict[str, Any]]:
         """Make trees of the n hypotheses of one sentence, (1, n, T) ids."""

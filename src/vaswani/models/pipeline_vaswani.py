@@ -45,6 +45,26 @@ def as_inputs(inputs: Any) -> Any:
     return list(inputs) if isinstance(inputs, Sized) else (sentence for sentence in inputs)
 
 
+def check_no_dict(generate_kwargs: Mapping[str, Any]) -> None:
+    """Refuse a call of a pipeline that asks ``generate()`` for a ModelOutput.
+
+    Raises
+    ------
+    ValueError
+        If it does.
+    """
+    if generate_kwargs.get("return_dict_in_generate"):
+        raise ValueError(
+            "return_dict_in_generate=True must be left out: a pipeline returns text; generate() returns more"
+        )
+
+
+def hypotheses_of(output: Any, batch_size: int) -> torch.Tensor:
+    """Return what ``generate()`` gave, (B * n, T) ids, as (B, n, T), so that the base class can take a batch apart."""
+    ids = getattr(output, "sequences", output)  # the model's generation config may ask for a ModelOutput
+    return ids.reshape(batch_size, -1, ids.shape[-1])
+
+
 class TranslationPipeline(Pipeline):
     """Translate sentences with an encoder-decoder model.
 
@@ -117,10 +137,7 @@ class TranslationPipeline(Pipeline):
         **generate_kwargs: Any,
     ) -> tuple[dict, dict, dict]:
         self._check_languages(src_lang, tgt_lang)
-        if generate_kwargs.get("return_dict_in_generate"):
-            raise ValueError(
-                "return_dict_in_generate=True must be left out: a pipeline returns text; generate() returns more"
-            )
+        check_no_dict(generate_kwargs)
         preprocess = {} if truncation is None else {"truncation": truncation}
         postprocess = {"return_tensors": return_tensors, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
         return preprocess, generate_kwargs, {name: value for name, value in postprocess.items() if value is not None}
@@ -146,9 +163,7 @@ class TranslationPipeline(Pipeline):
         batch_size, source_length = model_inputs["input_ids"].shape
         generate_kwargs |= length_arguments(self.model, source_length, generate_kwargs)
         output = self.model.generate(**model_inputs, **generate_kwargs)
-        output_ids = getattr(output, "sequences", output)  # the model's generation config may ask for a ModelOutput
-        # (B * n, T) -> (B, n, T), so that the base class can take a batch apart
-        return {"output_ids": output_ids.reshape(batch_size, -1, output_ids.shape[-1])}
+        return {"output_ids": hypotheses_of(output, batch_size)}
 
     def postprocess(
         self,

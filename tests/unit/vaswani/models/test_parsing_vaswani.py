@@ -104,6 +104,14 @@ def test_several_trees_of_a_sentence(parser):
     assert results[0][0] != results[0][1]
 
 
+def test_the_pipeline_returns_trees_whatever_generate_does(parser, monkeypatch):
+    plain = parser("the dog")
+    monkeypatch.setattr(parser.model.generation_config, "return_dict_in_generate", True)
+    assert parser("the dog") == plain
+    with pytest.raises(ValueError, match="return_dict_in_generate=True must be left out: a pipeline returns text"):
+        parser("the dog", return_dict_in_generate=True)
+
+
 def test_bad_sentences_are_refused_by_the_pipeline_too(parser):
     with pytest.raises(ValueError, match="the part of speech 'XY' of 'dog' must be one that the model knows"):
         parser([("dog", "XY")])
