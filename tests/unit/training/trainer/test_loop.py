@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from types import SimpleNamespace
 
 import numpy as np
@@ -215,7 +215,7 @@ def forecasts(capsys) -> list[str]:
 def test_a_line_that_training_would_drop_for_its_length_does_not_stall_an_evaluation(make_loop, tmp_path, capsys):
     words = " ".join(["one"] * 3000)
     (tmp_path / "long.tsv").write_text(f"{words}\t{words}\none two\tzwei eins\n", encoding="utf-8")
-    loop = make_loop(validation_file=str(tmp_path / "long.tsv"))
+    loop = make_loop(validation_file=str(tmp_path / "long.tsv"), max_target_length=50)
     lengths = []
     loop.checkpoints.model.model.encoder.register_forward_pre_hook(
         lambda module, arguments, named: lengths.append(named["input_ids"].shape[1]), with_kwargs=True
@@ -556,13 +556,17 @@ def test_without_smoothing_the_loss_is_the_likelihood(make_loop, label_smoothing
 
 
 def test_evaluations_on_the_way_are_greedy_and_the_last_ones_search_as_the_model_does(make_loop):
-    loop = make_loop(eval_steps=5)
+    loop = make_loop(eval_steps=4)
     loop.train()
     on_the_way = [row for row in rows(loop) if "split" in row]
-    assert [(row["step"], row["decoding"]) for row in on_the_way] == [(5, "greedy"), (10, "greedy")]
+    # The one after the last update, 12, is that of the published weights, which the run does behind the loop.
+    assert [(row["step"], row["decoding"]) for row in on_the_way] == [(4, "greedy"), (8, "greedy")]
     last = loop.evaluate("validation", ChosenWeights(3, 10))
     assert (last.decoding, last.averaged_checkpoints, last.checkpoint) == ("beam 4, alpha 0.6", 3, "step 10")
     assert rows(loop)[-1] == last.to_row()
+    kept = {path.name for path in (loop.logbook.path.parent / "outputs").iterdir()}
+    names = ("source", "reference", "step-0000004", "step-0000008", "final")
+    assert kept == {f"validation.{name}.txt" for name in names}
     assert loop.evaluate("validation", ChosenWeights(1, None)).checkpoint == "step 12"
 
 
@@ -570,14 +574,58 @@ def test_sums_are_those_of_all_updates_since_the_last_row(make_loop, tmp_path):
     each, both = make_loop(max_steps=2), make_loop(max_steps=2, logging_steps=2, output_dir=str(tmp_path / "both"))
     torch.manual_seed(1)
     both.checkpoints.model.load_state_dict(each.checkpoints.model.state_dict())
+    planned = list(islice(each.updates(), 2))
     each.train()
     first, second = rows(each)
+    assert [row["epoch"] for row in (first, second)] == [round(step / planned[0].epoch_length, 4) for step in (1, 2)]
     both.train()
     (row,) = rows(both)
     assert row["target_tokens"] == first["target_tokens"] + second["target_tokens"]
     nll = first["nll"] * first["target_tokens"] + second["nll"] * second["target_tokens"]
     assert row["nll"] == pytest.approx(nll / row["target_tokens"], abs=1e-4)
-    assert 0 < row["density"] <= 1
+    real, padded = (sum(getattr(update, name) for update in planned) for name in ("real_tokens", "padded_tokens"))
+    assert row["density"] == round(real / padded, 4) < 1
+
+
+def test_each_process_gets_its_share_of_an_update(make_loop, monkeypatch):
+    loop = make_loop(max_tokens_per_device=100)
+    whole, shares = next(loop.updates()), []
+    monkeypatch.setattr(type(loop.accelerator), "num_processes", 2)
+    for process in (0, 1):
+        monkeypatch.setattr(type(loop.accelerator), "process_index", process)
+        shares.append(next(loop.updates()))
+    pairs = [np.concatenate(update.pairs).tolist() for update in (whole, *shares)]
+    assert all(pairs)
+    assert sorted(pairs[1] + pairs[2]) == sorted(pairs[0])
+    assert {update.target_tokens for update in shares} == {whole.target_tokens}
+
+
+def test_an_evaluation_takes_batches_that_fit_a_device(make_loop):
+    loop, sizes = make_loop(max_tokens_per_batch=1000, max_tokens_per_device=40, max_eval_samples=20), []
+    # The search gives sources by name, the likelihood by place.
+    loop.checkpoints.model.register_forward_pre_hook(
+        lambda module, given: sizes.append(given[0].numel()) if given else None
+    )
+    loop.evaluate("validation")
+    assert sizes
+    assert max(sizes) <= 40
+
+
+def test_gradients_are_measured_and_clipped_without_the_scale_of_fp16(make_loop, monkeypatch):
+    def norms(scale: float) -> list[float]:
+        torch.manual_seed(1)
+        loop = make_loop(overwrite_output_dir=True, max_steps=2, max_grad_norm=0.01)
+        backward, weights = loop.accelerator.backward, loop.weights
+        monkeypatch.setattr(loop.accelerator, "backward", lambda loss: backward(loss * scale))
+        monkeypatch.setattr(
+            loop.accelerator,
+            "unscale_gradients",
+            lambda optimizer: [weight.grad.div_(scale) for weight in weights if weight.grad is not None],
+        )
+        loop.train()
+        return [row["gradient_norm"] for row in rows(loop)]
+
+    assert norms(1024.0) == pytest.approx(norms(1.0), rel=1e-4)
 
 
 def test_the_gradient_divides_by_all_tokens_of_the_update_and_a_mean_of_means_is_something_else(make_loop):
