@@ -44,6 +44,13 @@ def test_the_score_of_greedy_search_is_the_log_probability(model, tokenizer):
     assert best.score == pytest.approx(expected.item(), abs=1e-4)
 
 
+def test_a_translation_keeps_the_spaces_before_its_punctuation(model, tokenizer):
+    ids = tokenizer("one , two n't .").input_ids
+    model.generate = lambda **given: torch.tensor([[model.config.decoder_start_token_id, *ids]])
+    [[best]] = translate(model, tokenizer, ["one"])
+    assert best.text == "one , two n't ."
+
+
 def test_it_tells_how_far_it_is(model, tokenizer):
     counts = []
     translate(model, tokenizer, SENTENCES, max_batch_tokens=8, on_batch=counts.append, max_new_tokens=2)
@@ -59,6 +66,10 @@ def test_a_sentence_longer_than_the_learned_positions_is_cut_and_the_others_are_
     translations = translate(model, tokenizer, ["one " * 200, "two"], num_beams=2)
     assert translations[1] == translate(model, tokenizer, ["two"], num_beams=2)[0]
     assert "1 of 2 sentences are cut off after 12 tokens; the first of them has 602: one one" in caplog.text
+    for limit, counts in ((8, 8), (20, 12)):  # the smaller of both
+        caplog.clear()
+        translate(model, tokenizer, ["one " * 200], max_source_length=limit)
+        assert f"cut off after {counts} tokens" in caplog.text
 
 
 @pytest.mark.parametrize("positions", [24, 1024])
@@ -110,6 +121,20 @@ def test_scores_of_a_batch_fit_into_memory(monkeypatch):
     # Of 5 tokens and 50 more, two sentences fit; of 6 tokens only one does.
     assert list(make_batches(dict.fromkeys(range(5), 5), 100, bytes_per_token=8)) == [[0, 1], [2, 3], [4]]
     assert list(make_batches(dict.fromkeys(range(2), 6), 100, bytes_per_token=8)) == [[0], [1]]
+
+
+def test_scores_take_memory_for_each_beam_whoever_asks_for_beams(model, tokenizer, monkeypatch):
+    asked, batches = [], translation._batches
+
+    def watched(lengths, max_tokens, bytes_per_token, workers):
+        asked.append(bytes_per_token)
+        return batches(lengths, max_tokens, bytes_per_token, workers)
+
+    monkeypatch.setattr(translation, "_batches", watched)
+    model.generation_config.num_beams = 3
+    for given in ({"with_scores": True}, {"with_scores": True, "num_beams": 2}, {}):
+        translate(model, tokenizer, ["one"], max_new_tokens=2, **given)
+    assert asked == [4 * 265 * 3, 4 * 265 * 2, 0]
 
 
 def test_several_workers_get_about_the_same_and_none_too_little(monkeypatch):
