@@ -89,6 +89,20 @@ def test_the_whole_chain_is_the_plain_one_over_what_was_prepared():
     assert row["paper_bleu"] > row["paper_bleu_without_split"]
 
 
+def test_of_text_that_was_tokenized_the_tokens_are_counted_as_they_are():
+    """Today's tokenizer would divide each of these tokens in two."""
+    hypotheses, references = ([text.replace("w", "Wort.") for text in side] for side in random_text(1))
+    hypotheses[0] = hypotheses[0].lower()
+    row = score(hypotheses, references, "de", tokenized=True)
+    lowered = [[text.lower() for text in side] for side in (hypotheses, references)]
+    for key, sides in (("sacrebleu", (hypotheses, references)), ("sacrebleu_lowercased", lowered)):
+        assert row[key] == pytest.approx(plain_multi_bleu(*sides), abs=0.005)
+        assert score(hypotheses, references, "de")[key] > row[key] + 5
+    assert row["sacrebleu_lowercased"] > row["sacrebleu"]
+    for key in ("paper_bleu", "paper_bleu_without_split", "paper_bleu_signature"):
+        assert row[key] is None
+
+
 def test_compounds_are_split_as_the_authors_script_splits_them():
     assert split_compounds("rich-text format") == "rich ##AT##-##AT## text format"
     assert split_compounds("rich-text-format") == "rich ##AT##-##AT## text ##AT##-##AT## format"

@@ -73,3 +73,13 @@ def test_the_scores_are_those_of_the_scorer():
     ours = score([*system[:-1], "Die Pkw-Maut-Pläne."], [*references[:-1], "Die Pkw-Maut."], "de")
     for name, result in results.items():
         assert result["system"] == pytest.approx(ours[name], abs=0.01), name
+
+
+def test_of_tokenized_text_the_tokens_are_compared_by_one_protocol():
+    texts = [[text.replace("Wort", "Wort.") for text in side] for side in systems(0.3, 0.1, sentences=30)]
+    references, baseline, system = texts
+    results = compare(system, baseline, references, "de", tokenized=True)
+    assert list(results) == ["sacrebleu"]
+    ours = score(system, references, "de", tokenized=True)["sacrebleu"]
+    assert results["sacrebleu"]["system"] == pytest.approx(ours, abs=0.01)
+    assert score(system, references, "de")["sacrebleu"] != pytest.approx(ours, abs=1)
