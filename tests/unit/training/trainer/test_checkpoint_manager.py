@@ -68,6 +68,29 @@ def test_what_was_saved_is_resumed(make):
         assert torch.equal(optimizer.state[one]["exp_avg_sq"], its_optimizer.state[other]["exp_avg_sq"])
 
 
+def test_the_scale_of_fp16_is_resumed_too(make):
+    manager, optimizer, _ = make()
+    manager.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    manager.save(Progress(step=5), optimizer)
+    again, its_optimizer, _ = make(resume_from_checkpoint="latest")
+    again.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    again.resume(its_optimizer)
+    assert again.accelerator.scaler.state_dict()["scale"] == 8.0
+    without, its_optimizer, _ = make(resume_from_checkpoint="latest")  # in another precision
+    assert without.resume(its_optimizer).step == 5
+
+
+def test_another_number_of_processes_is_said(make, monkeypatch):
+    manager, optimizer, _ = make()
+    save_steps(manager, optimizer, [1])
+    again, its_optimizer, said = make(resume_from_checkpoint="latest")
+    again.resume(its_optimizer)
+    assert len(said) == 1
+    monkeypatch.setattr(type(again.accelerator), "num_processes", 2)
+    again.resume(its_optimizer)
+    assert said[-1].startswith("It was saved by 1 process(es), now there are 2: updates hold the same pairs")
+
+
 def test_sums_are_a_list_on_the_disk_and_those_that_earlier_versions_wrote_are_read(make):
     manager, optimizer, _ = make()
     manager.save(Progress(step=1, sums=Sums(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7)), optimizer)

@@ -2,12 +2,13 @@
 
 import pytest
 from huggingface_hub import constants
+from tokenizers import Tokenizer, models
 
 from training.settings import ROOT, DataSettings
 from training.trainer.model import build_model, check_attention, check_lengths, load_config
 from vaswani import ConvolutionalConfig, RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
-from vaswani.tokenization import train_tokenizer
+from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,14 @@ def test_the_model_fits_its_tokenizer_knows_its_direction_and_decodes_as_its_con
     decoding = model.generation_config
     assert (decoding.num_beams, decoding.length_penalty_alpha, decoding.extra_target_tokens) == (4, 0.6, 50)
     assert (decoding.eos_token_id, decoding.suppress_tokens) == (tokenizer.eos_token_id, [tokenizer.pad_token_id])
+
+
+def test_the_ids_are_those_of_the_tokenizer_wherever_it_has_them():
+    words = Tokenizer(models.WordLevel({"a": 0, "<pad>": 1, "</s>": 2}, unk_token="a"))
+    model = build_model(load_config("demo"), wrap_tokenizer(words), ("nl", "fr"))
+    for config in (model.config, model.generation_config):
+        assert (config.eos_token_id, config.pad_token_id, config.decoder_start_token_id) == (2, 1, 1)
+    assert model.generation_config.suppress_tokens == [1]
 
 
 def test_the_decoding_of_the_configs_folder_wins_over_the_papers(tokenizer, tmp_path):
