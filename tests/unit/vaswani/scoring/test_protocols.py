@@ -179,6 +179,9 @@ def test_tokenized_or_escaped_hypotheses_are_noticed():
     assert "full stop" in suspicions(["Das ist gut .", plain[1]], plain)[0]
     about_html = ["Schreibe &quot; statt des Zeichens."] * 2
     assert suspicions(about_html, about_html) == []
+    twice = [*about_html, *plain], [about_html[0], *plain, "Nein."]
+    assert suspicions(*twice) == []
+    assert "3 of 4 hypotheses hold &quot;" in suspicions([*about_html, about_html[0], plain[0]], twice[1])[0]
     assert suspicions(["Das ist gu@@ t ."], ["Das ist gut ."], tokenized=True) == []
 
 
