@@ -38,6 +38,8 @@ INT8 = "int8"  # beside the types of torch, what `load` takes as `dtype`
 
 # If scores are asked for, generate() keeps the logits of all steps, so batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
+# The settings of length with which a model writes one token; None where they are left out.
+ONE_TOKEN = {"max_new_tokens": 1, "min_new_tokens": 0, "max_length": None, "min_length": None}
 # Workers get no smaller shares of the sentences that are left: matrix products need rows.
 MIN_SHARE = 16
 
@@ -328,7 +330,10 @@ class Translator:
         """Make what the model keeps from one call to the next before there are workers, so that they share it."""
         if self.pool.size > 1 and not self.pool.is_started:
             inputs = _padded(self.tokenizer, ids, self.model)
-            _generate(self.model, self.tokenizer, inputs, False, self.generate_kwargs | {"max_new_tokens": 1})
+            # What else limits the length would contradict the one token.
+            given = {name: value for name, value in self.generate_kwargs.items() if name not in ONE_TOKEN}
+            given |= {name: value for name, value in ONE_TOKEN.items() if value is not None}
+            _generate(self.model, self.tokenizer, inputs, False, given)
 
 
 class BatchTranslator(NamedTuple):

@@ -172,6 +172,20 @@ def test_what_a_model_keeps_between_calls_is_made_before_there_are_workers(model
     assert len(calls) == 2  # a single batch is translated at once, here
 
 
+@pytest.mark.parametrize("limits", [{"min_new_tokens": 3, "max_new_tokens": 5}, {"min_length": 3, "max_length": 6}])
+def test_limits_of_length_do_not_contradict_what_is_made_before_there_are_workers(
+    model, tokenizer, limits, monkeypatch, recwarn, capfd
+):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    monkeypatch.setattr(translation, "MIN_SHARE", 1)
+    generate, seen = model.generate, []
+    model.generate = lambda **given: seen.append(generate(**given)) or seen[-1]
+    translate(model, tokenizer, SENTENCES, workers=2, **limits)
+    assert seen[0].shape[1] == 2  # the start, and one token
+    assert not [warning for warning in recwarn if "length constraints" in str(warning.message)]
+    assert "max_length" not in capfd.readouterr().err
+
+
 def test_more_workers_than_cores_are_refused(model, tokenizer, monkeypatch):
     monkeypatch.setattr(workers, "usable_cores", lambda: 2)
     with pytest.raises(UserError, match="workers=3 must be at most 2"):
