@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import datasets
 from datasets import Dataset, DatasetDict
+from datasets.exceptions import DatasetsError
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line
 
 
 TEXT = tuple(map(datasets.Value, ("string", "large_string", "null")))
@@ -17,7 +18,8 @@ def load_dataset(name: str, config: str | None) -> DatasetDict:
     Raises
     ------
     UserError
-        If the dataset cannot be reached or, with its configurations, where one of them must be chosen.
+        If the dataset cannot be reached or read, its copy cannot be written, or, with its configurations, where one of
+        them must be chosen.
     """
     try:
         configs = datasets.get_dataset_config_names(name)
@@ -29,7 +31,13 @@ def load_dataset(name: str, config: str | None) -> DatasetDict:
         raise UserError(f"dataset_config_name is missing: {name!r} has {', '.join(map(repr, configs))}")
     if config is not None and config not in configs:
         raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
-    return datasets.load_dataset(name, config)
+    try:
+        return datasets.load_dataset(name, config)
+    except (OSError, DatasetsError) as error:
+        reason = error.__cause__ or error
+        if isinstance(reason, OSError):
+            raise UserError(f"the data cannot be prepared in {datasets.config.HF_DATASETS_CACHE}: {reason}") from error
+        raise UserError(f"dataset_name={name!r} cannot be read: {first_line(reason)}") from error
 
 
 def load_split(name: str, config: str | None, split: str, languages: tuple[str, str]) -> Dataset:

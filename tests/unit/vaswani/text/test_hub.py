@@ -50,6 +50,25 @@ def test_a_dataset_of_one_configuration_needs_no_name(tmp_path):
     assert load_dataset(str(tmp_path), None)["train"].num_rows == 1
 
 
+def test_a_dataset_that_is_damaged_or_cannot_be_kept_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "train.jsonl").write_text('{"en": "one", "de": "eins"}\n{"en": "two", \n')
+    with pytest.raises(UserError, match=f"^dataset_name='{tmp_path}' cannot be read: JSON parse error: "):
+        load_dataset(str(tmp_path), None)
+    (tmp_path / "train.jsonl").unlink()
+    for number, language in enumerate(("en", "english")):
+        (tmp_path / f"train-{number}.csv").write_text(f"{language},de\none,eins\n")
+    with pytest.raises(UserError, match=r"^dataset_name=.* cannot be read: .*") as error:
+        load_dataset(str(tmp_path), None)
+    assert "\n" not in str(error.value)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(UserError, match=r"^the data cannot be prepared in .*: .*No space left on device"):
+        load_dataset(str(tmp_path), None)
+
+
 def test_a_column_must_hold_text():
     rows = Dataset.from_dict({"en": ["one"], "de": [1]}).cast_column("de", Value("int64"))
     with pytest.raises(UserError, match="the column 'de' of the test text must hold text, but holds Value"):
