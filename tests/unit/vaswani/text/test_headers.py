@@ -34,6 +34,7 @@ def test_a_header_of_other_columns_is_known(line):
     [
         "A dog.\tEin Hund.",
         "no\tno",
+        "No\tno",
         "No\tNein",
         "Yes\tJa",
         "to\tnach",

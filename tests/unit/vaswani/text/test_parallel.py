@@ -203,6 +203,7 @@ def test_a_changed_file_is_read_again(tmp_path):
         ({"a.txt": "x\n"}, "a.txt must end in .tsv, .csv, .jsonl, .json or .parquet"),
         ({"a.tsv": "x\ty\n", "b.tsv": "x\ty\n"}, "must be one file, or two aligned text files: a sentence a line"),
         ({"a.en": "x\n", "a.de": "x\n", "b.de": "x\n"}, "3 files given"),
+        ({"a.parquet": "x\n", "b.parquet": "x\n"}, "b.parquet must be one file, or two aligned text files"),
     ],
 )
 def test_bad_files_are_one_clear_sentence(tmp_path, files, message):
@@ -215,6 +216,11 @@ def test_a_file_is_not_taken_for_its_own_translation(tmp_path):
     path = write(tmp_path / "a.txt", "x\n")
     with pytest.raises(UserError, match=r"a.txt and .*a.txt are one file, but must be two"):
         read_files([path, path], LANGUAGES)
+
+
+def test_endings_that_are_no_languages_are_source_then_target(tmp_path):
+    paths = [write(tmp_path / name, f"{text}\n") for name, text in (("a.input", "one"), ("a.output", "eins"))]
+    assert read_files(paths, LANGUAGES)[0] == dict(zip(LANGUAGES, ("one", "eins"), strict=True))
 
 
 @pytest.mark.parametrize("names", [("b.en", "a.de"), ("a.de", "b.en"), ("one", "two.txt.gz")])
