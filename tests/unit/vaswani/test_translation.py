@@ -130,13 +130,13 @@ def test_scores_of_a_batch_fit_into_memory(monkeypatch):
 
 
 def test_scores_take_memory_for_each_beam_whoever_asks_for_beams(model, tokenizer, monkeypatch):
-    asked, batches = [], translation._batches
+    asked, batches = [], translation.make_batches
 
     def watched(lengths, max_tokens, bytes_per_token, workers):
         asked.append(bytes_per_token)
         return batches(lengths, max_tokens, bytes_per_token, workers)
 
-    monkeypatch.setattr(translation, "_batches", watched)
+    monkeypatch.setattr(translation, "make_batches", watched)
     model.generation_config.num_beams = 3
     for given in ({"with_scores": True}, {"with_scores": True, "num_beams": 2}, {}):
         translate(model, tokenizer, ["one"], max_new_tokens=2, **given)

@@ -23,6 +23,8 @@ def test_it_constructs_with_no_arguments_as_the_base_model():
     assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (512, 8, 6)
     assert config.head_dim == 64
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.1, 0.0, 0.0)
+    assert (config.layer_norm_eps, config.attention_bias, config.lm_head_bias) == (1e-5, True, False)
+    assert (config.activation_function, config.attention_restriction) == ("relu", None)
 
 
 def test_padding_is_the_last_id_and_the_start_unless_given():
@@ -38,7 +40,10 @@ def test_padding_is_the_last_id_and_the_start_unless_given():
         ({"decoder_attention_heads": 7}, "multiple of decoder_attention_heads=7"),
         ({"d_model": 9, "head_dim": 4}, "d_model=9 must be even for sinusoidal positions"),
         ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
+        ({"decoder_ffn_dim": 0}, "decoder_ffn_dim=0 must be at least 1"),
+        ({"head_dim": 0}, "head_dim=0 must be at least 1"),
         ({"v_head_dim": 0}, "v_head_dim=0 must be at least 1"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings=0 must be at least 1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 must be above 0"),
         ({"attention_restriction": 0}, "attention_restriction=0 must be at least 1"),
         ({"attention_restriction": -2}, "attention_restriction=-2 must be at least 1"),
@@ -51,6 +56,7 @@ def test_padding_is_the_last_id_and_the_start_unless_given():
         ),
         ({"dropout": 1.0}, r"dropout=1.0 must be in \[0, 1\)"),
         ({"attention_dropout": -0.1}, r"attention_dropout=-0.1 must be in \[0, 1\)"),
+        ({"activation_dropout": 1.0}, r"activation_dropout=1.0 must be in \[0, 1\)"),
     ],
 )
 def test_bad_fields_are_refused_by_name_value_and_rule(fields, message):

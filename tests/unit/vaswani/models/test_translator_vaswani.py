@@ -21,3 +21,47 @@ def test_a_field_is_checked_that_is_given_where_a_model_is_loaded(field, value, 
     random_model().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=rf"^{field}={value} must be in \[0, 1\)$"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **{field: value})
+
+
+def test_what_is_asked_for_comes_from_where_its_name_says(random_model, batch):
+    model = random_model(encoder_layers=1, decoder_layers=2)
+    model.set_attn_implementation("eager")
+    inputs = batch(model.config)
+    asked = {"output_attentions": True, "output_hidden_states": True}
+    output = model(**inputs, **asked)
+    encoded = model.get_encoder()(inputs["input_ids"], inputs["attention_mask"], **asked)
+    wanted = {"encoder_last_hidden_state": [encoded.last_hidden_state], "encoder_hidden_states": encoded.hidden_states}
+    wanted |= {"encoder_attentions": encoded.attentions}
+    decoded = model.model.decoder(
+        model.prepare_decoder_input_ids_from_labels(inputs["labels"]),
+        encoder_hidden_states=encoded.last_hidden_state,
+        encoder_attention_mask=inputs["attention_mask"],
+        **asked,
+    )
+    wanted |= {"decoder_hidden_states": decoded.hidden_states, "decoder_attentions": decoded.attentions}
+    wanted |= {"cross_attentions": decoded.cross_attentions}
+    given = model(labels=inputs["labels"], attention_mask=inputs["attention_mask"], encoder_outputs=encoded.to_tuple(),
+                  **asked)  # fmt: skip
+    for name, tensors in wanted.items():
+        for found in (output[name], given[name]):
+            found = [found] if isinstance(found, torch.Tensor) else found
+            assert len(found) == len(tensors) > 0, name
+            assert all(map(torch.equal, found, tensors)), name
+
+
+def test_a_loss_takes_no_cache_and_the_number_of_items_divides_it(random_model, batch):
+    model = random_model()
+    inputs = batch(model.config)
+    output = model(**inputs)
+    assert output.past_key_values is None
+    count = (inputs["labels"] != -100).sum()
+    assert torch.allclose(model(**inputs, num_items_in_batch=2 * count).loss, output.loss / 2)
+
+
+def test_embeddings_that_are_set_are_those_of_both_sides(random_model):
+    model = random_model()
+    other = torch.nn.Embedding(model.config.vocab_size, model.config.d_model)
+    model.set_input_embeddings(other)
+    assert (
+        model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.get_input_embeddings() is other
+    )
