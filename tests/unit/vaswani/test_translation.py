@@ -45,6 +45,22 @@ def test_the_score_of_greedy_search_is_the_log_probability(model, tokenizer):
     assert best.score == pytest.approx(expected.item(), abs=1e-4)
 
 
+def test_the_score_of_greedy_search_ends_with_the_sentence_whatever_is_beside_it(random_model, tiny_config, tokenizer):
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = random_model(tiny_config(vocab_size=265, lm_head_bias=True))
+        with torch.no_grad():
+            model.lm_head.bias[0] += 2.5  # </s>, sooner or later
+        batch = tokenizer(["one two", "six"], padding=True, return_tensors="pt")
+        lengths = (model.generate(**batch, max_new_tokens=9) != model.config.pad_token_id).sum(1)
+        if lengths[0] != lengths[1]:
+            break
+    assert lengths[0] != lengths[1]
+    together = translate(model, tokenizer, ["one two", "six"], max_new_tokens=9, with_scores=True)
+    alone = [translate(model, tokenizer, [text], max_new_tokens=9, with_scores=True)[0] for text in ("one two", "six")]
+    assert [best.score for [best] in together] == pytest.approx([best.score for [best] in alone], abs=1e-4)
+
+
 def test_a_translation_keeps_the_spaces_before_its_punctuation(model):
     """As Moses' tokens have them. Of a vocabulary of words: with a BPE, transformers takes none away."""
     text = "one , two n't ."
