@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
+from transformers.generation import GenerationMixin
 
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models import generation_vaswani
@@ -317,8 +318,29 @@ def test_a_forced_end_comes_at_each_sentences_own_limit(model, source):
 def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, monkeypatch):
     said = []
     monkeypatch.setattr(generation_vaswani.logger, "warning_once", said.append)
+    model.generate(**source, num_beams=1)
+    assert said == []  # that of the model's settings is for whoever asks for beams
     model.generate(**source, num_beams=1, length_penalty_alpha=0.6)
     assert said == ["length_penalty_alpha=0.6 has no effect with num_beams=1: it is for beam search"]
+
+
+def test_a_generation_config_stays_as_it_was_given(model, source):
+    config = GenerationConfig(num_beams=2, suppress_tokens=[3])
+    before = config.to_dict()
+    once = model.generate(**source, generation_config=config)
+    assert config.to_dict() == before
+    assert torch.equal(model.generate(**source, generation_config=config), once)
+
+
+@pytest.mark.parametrize("given", [{}, {"synced_gpus": False}], ids=str)
+def test_sharded_weights_ask_for_steps_that_all_processes_take(given, model, source, monkeypatch):
+    seen = []
+    monkeypatch.setattr(generation_vaswani, "weights_are_sharded", lambda model: True)
+    monkeypatch.setattr(GenerationMixin, "generate", lambda self, *_, **settings: seen.append(settings))
+    model.generate(**source, num_beams=1, **given)
+    [settings] = seen
+    assert settings["synced_gpus"] == given.get("synced_gpus", True)
+    assert ("custom_generate" in settings) == bool(given)
 
 
 def test_processors_of_ones_own_are_called(model, source):
