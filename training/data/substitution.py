@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
 
 
+MAX_MISSES = 1000  # in a row, of trees that have too few words or too many
 Kind = tuple[str, str]  # label, and label of the constituent above
 
 
@@ -31,14 +33,24 @@ def substituted(
     ------
     Tree
         Constituents of one kind have the same label and stand below the same label.
+
+    Raises
+    ------
+    UserError
+        If no such tree has from 2 to `max_words` words.
     """
     generator = np.random.default_rng(seed)
     kinds: dict[Kind, list[Tree]] = defaultdict(list)
     for tree in trees:
         for kind, constituent in constituents(tree):
             kinds[kind].append(constituent)
-    made = 0
+    made = misses = 0
     while made < count:
+        if misses == MAX_MISSES:
+            raise UserError(
+                f"treebank_made={count} must be 0 for this treebank: of its constituents no tree of 2 to {max_words} "
+                f"words was made, {MAX_MISSES:,} times in a row"
+            )
         tree = trees[generator.integers(len(trees))]
         for _ in range(generator.integers(1, replacements + 1)):
             there = constituents(tree)
@@ -47,8 +59,10 @@ def substituted(
             kind, old = there[generator.integers(len(there))]
             tree = replaced(tree, old, kinds[kind][generator.integers(len(kinds[kind]))])
         if 1 < len(tree.leaves()) <= max_words:
-            made += 1
+            made, misses = made + 1, 0
             yield tree
+        else:
+            misses += 1
 
 
 def parts(trees: Iterable[Tree], max_words: int) -> Iterator[Tree]:

@@ -1,7 +1,9 @@
 import pytest
 from small_parser import TREES
 
+from training.data import substitution
 from training.data.substitution import constituents, parts, replaced, substituted
+from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
 from vaswani.parsing.treebank import read_trees
 
@@ -37,6 +39,25 @@ def test_every_part_of_a_new_tree_stands_where_its_kind_stood(trees):
     assert max(len(tree.leaves()) for tree in made) <= 7
     assert len({str(tree) for tree in made} - set(TREES)) > 20
     assert [str(tree) for tree in trees] == TREES  # those that were given are as they were
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_from_one_to_so_many_constituents_are_replaced(trees, most, monkeypatch):
+    calls, counts = [], []
+    monkeypatch.setattr(substitution, "constituents", lambda tree: calls.append(tree) or constituents(tree))
+    for _ in substituted(trees, 50, replacements=most):
+        counts.append(len(calls))
+        calls.clear()
+    counts[0] -= len(trees)  # where their kinds were collected
+    assert set(counts) == {*range(1, most + 1)}
+
+
+def test_trees_that_cannot_be_made_are_refused_instead_of_waited_for(trees):
+    alone = Tree("FRAG", [Tree("NN", ["tea"])])
+    with pytest.raises(UserError, match=r"treebank_made=5 must be 0 for this treebank: .* no tree of 2 to 60 words"):
+        list(substituted([alone], 5))
+    with pytest.raises(UserError, match="no tree of 2 to 1 words"):
+        list(substituted(trees, 5, max_words=1))
 
 
 def test_the_seed_decides(trees):
