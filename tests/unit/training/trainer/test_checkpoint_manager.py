@@ -76,8 +76,12 @@ def test_the_scale_of_fp16_is_resumed_too(make):
     again.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     again.resume(its_optimizer)
     assert again.accelerator.scaler.state_dict()["scale"] == 8.0
-    without, its_optimizer, _ = make(resume_from_checkpoint="latest")  # in another precision
-    assert without.resume(its_optimizer).step == 5
+    # In another precision, there and back.
+    without, its_optimizer, _ = make(resume_from_checkpoint="latest")
+    without.save(without.resume(its_optimizer), its_optimizer)
+    again.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    assert again.resume(its_optimizer).step == 5
+    assert again.accelerator.scaler.state_dict()["scale"] == 4.0
 
 
 def test_another_number_of_processes_is_said(make, monkeypatch):
