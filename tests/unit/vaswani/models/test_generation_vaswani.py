@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
-from transformers.generation import GenerationMixin
+from transformers.generation import GenerationMixin, SuppressTokensLogitsProcessor
 
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models import generation_vaswani
@@ -142,6 +142,7 @@ def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
         ),
         ({"generation_config": {"num_beams": 4}}, "generation_config={'num_beams': 4} must be a GenerationConfig"),
         ({"num_return_sequences": 5}, "num_return_sequences"),
+        ({"num_beams": 1, "num_return_sequences": 2}, "num_return_sequences"),
     ],
     ids=str,
 )
@@ -324,6 +325,25 @@ def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, mon
     assert said == ["length_penalty_alpha=0.6 has no effect with num_beams=1: it is for beam search"]
 
 
+def test_a_search_of_transformers_that_somebody_replaced_is_called(model, source, searches, monkeypatch):
+    ran = []
+
+    def sample(self, input_ids, **given):
+        ran.append("replaced")
+        return input_ids
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "_sample", sample, raising=False)
+        model.generate(**source, num_beams=1)
+    model.generate(**source, num_beams=1)
+    assert (ran, searches) == (["replaced"], ["greedy_search"])
+    ours = model._has_unfinished_sequences
+    model._has_unfinished_sequences = lambda *given, **named: ran.append("of this object") or ours(*given, **named)
+    model.generate(**source, num_beams=1, max_new_tokens=2)
+    assert "of this object" in ran
+    assert searches == ["greedy_search"]
+
+
 def test_a_generation_config_stays_as_it_was_given(model, source):
     config = GenerationConfig(num_beams=2, suppress_tokens=[3])
     before = config.to_dict()
@@ -352,6 +372,25 @@ def test_processors_of_ones_own_are_called(model, source):
     for settings in ({}, {"num_beams": 1}):
         output = model.generate(**source, **settings, logits_processor=LogitsProcessorList([Only()]), max_new_tokens=4)
         assert output[:, 1:].tolist() == [[1, 2, 3, 4]] * 3
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_ban_of_ones_own_counts_beside_those_of_the_settings(num_beams, model, source):
+    """It is of a class of which the settings make processors, too."""
+    how = source | {"num_beams": num_beams, "max_new_tokens": 6, "min_new_tokens": 6}
+    written = model.generate(**how)[:, 1:].unique()
+    processors = LogitsProcessorList([SuppressTokensLogitsProcessor(written)])
+    others = model.generate(**how, logits_processor=processors)[:, 1:]
+    assert not torch.isin(others, written).any()
+
+
+def test_of_ids_and_encoded_sources_the_second_count(model, source):
+    encoder_outputs = model.get_encoder()(source["input_ids"].flip(0), source["attention_mask"])
+    for num_beams in (1, 4):
+        expected = model.generate(
+            source["input_ids"].flip(0), attention_mask=source["attention_mask"], num_beams=num_beams
+        )
+        assert torch.equal(model.generate(**source, encoder_outputs=encoder_outputs, num_beams=num_beams), expected)
 
 
 def test_encoded_sources_and_embedded_ones_give_the_same(model, source):

@@ -31,6 +31,18 @@ def pre_hook(model, monkeypatch):
     model.model.decoder.layers[1].encoder_attn.register_forward_pre_hook(lambda *given: None)
 
 
+def hook_of_all_modules(model, monkeypatch):
+    monkeypatch.setattr(torch.nn.modules.module, "_global_forward_hooks", {0: lambda *given: None})
+
+
+def hook_on_the_projection(model, monkeypatch):
+    model.lm_head.register_forward_hook(lambda *given: None)
+
+
+def compiled_layer(model, monkeypatch):
+    model.model.decoder.layers[0].compile()
+
+
 def forward_of_an_object(model, monkeypatch):
     layer = model.model.decoder.layers[0].fc2
     layer.forward = layer.forward
@@ -71,8 +83,9 @@ def cache_order_of_ones_own(model, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        hook, pre_hook, forward_of_an_object, forward_of_a_class, subclass_of_a_parameter, weight_elsewhere,
-        subclass_of_a_module, training, attention_of_ones_own, cache_order_of_ones_own,
+        hook, pre_hook, hook_of_all_modules, hook_on_the_projection, compiled_layer, forward_of_an_object,
+        forward_of_a_class, subclass_of_a_parameter, weight_elsewhere, subclass_of_a_module, training,
+        attention_of_ones_own, cache_order_of_ones_own,
     ],
 )  # fmt: skip
 def test_a_changed_model_is_asked_itself(change, random_model, monkeypatch):
