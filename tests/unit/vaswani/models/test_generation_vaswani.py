@@ -421,11 +421,18 @@ def test_a_prefix_counts_for_min_length_and_not_for_min_new_tokens(given, end, n
     assert [row.index(0) for row in tokens.tolist()] == [end] * 3
 
 
-def test_a_fallback_computes_dropped_sentences_but_hides_their_logits(model, source):
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_fallback_computes_dropped_sentences_but_hides_their_logits(num_beams, random_model, source):
+    model = random_model(position_embedding_type="learned")
+    for name, weight in model.named_parameters():  # otherwise one token would be repeated
+        if name.endswith("bias"):
+            torch.nn.init.zeros_(weight)
+    torch.nn.init.normal_(model.model.decoder.embed_positions.weight, std=4.0)
     source["attention_mask"][1, 1:] = 0  # done long before the others
-    rows = []
+    rows, how = [], {"suppress_tokens": [0], "extra_target_tokens": 3, "num_beams": num_beams}
     model.lm_head.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
-    hooked = model.generate(**source, suppress_tokens=[0], extra_target_tokens=3)
-    assert set(rows) == {12}
+    hooked = model.generate(**source, **how)
+    assert set(rows) == {3 * num_beams}
+    assert min(len(set(row)) for row in hooked[::2, 4:].tolist()) > 1
     model.lm_head._forward_pre_hooks.clear()
-    assert torch.equal(model.generate(**source, suppress_tokens=[0], extra_target_tokens=3), hooked)
+    assert torch.equal(model.generate(**source, **how), hooked)

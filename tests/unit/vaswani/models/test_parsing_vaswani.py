@@ -90,12 +90,22 @@ def test_every_form_of_a_sentence_gives_a_tree_over_its_words(parser, constraine
     assert all(result["repairs"] == 0 for result in together) == constrained
 
 
-def test_tagged_words_keep_their_tags(parser):
+@pytest.mark.parametrize("constrained", [True, False])
+def test_tagged_words_keep_their_tags(parser, constrained):
     pairs = [("the", "RB"), ("dog", "VBP")]
-    [result] = parser(pairs)
+    [result] = parser(pairs, constrained=constrained)
     assert "(RB the)" in result["tree"]
     assert "(VBP dog)" in result["tree"]
-    assert parser([pairs, ["tea"]], batch_size=2)[0] == result
+    assert parser([pairs, ["tea"]], batch_size=2, constrained=constrained)[0] == result
+
+
+def test_processors_of_ones_own_are_called_too(parser):
+    [opened] = parser("the dog")
+    label = opened["tree"].split()[0]
+    ids = parser.tokenizer.convert_tokens_to_ids([label])
+    [other] = parser("the dog", logits_processor=[transformers.SuppressTokensLogitsProcessor(ids)])
+    assert label not in other["tree"].split()
+    assert other["repairs"] == 0
 
 
 def test_several_trees_of_a_sentence(parser):

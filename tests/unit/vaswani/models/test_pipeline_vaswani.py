@@ -47,6 +47,17 @@ def test_a_pipeline_returns_text_whatever_generate_does(random_model):
         pipe("one two", generation_config={"num_beams": 2})
 
 
+def test_a_long_sentence_is_cut_off_where_truncation_is_asked_for(random_model):
+    tokenizer, seen = train_tokenizer(["one two three four five six"] * 3, 265), []
+    tokenizer.model_max_length = 3
+    model = random_model(vocab_size=265)
+    pipe = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation", max_new_tokens=2)
+    model.generate = lambda **given: seen.append(given["input_ids"].shape[1]) or type(model).generate(model, **given)
+    for truncation in ({}, {"truncation": True}):
+        pipe("one two three four", **truncation)
+    assert seen[0] > seen[1] == 3
+
+
 def test_all_that_yields_strings_is_taken():
     assert as_inputs("one") == "one"
     for strings in (["one", "two"], ("one", "two"), np.array(["one", "two"])):
