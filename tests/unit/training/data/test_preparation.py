@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from training.data import preparation
+from training.data.bpe_dropout import DroppingEncoder
 from training.data.grammar import corpus as grammar
 from training.data.preparation import (
     DROP_REASONS,
@@ -21,6 +22,7 @@ from training.data.preparation import (
     count_types,
     drop_reasons,
     encode,
+    encode_epoch,
     fingerprint,
     lengths,
     prepare,
@@ -85,7 +87,9 @@ def test_the_limits_of_the_settings_reach_their_sides(tokenizer, source, target,
     rows = [("abc", "ab"), ("ab", "abc"), ("a", "a")]  # 5 and 4 ids, 4 and 5, 3 and 3
     given = settings(max_source_length=source, max_target_length=target)
     encoded, _ = encode(pairs(*rows), tokenizer, given, "train")
-    assert encoded["input_ids"][:] == tokenizer([rows[index][0] for index in (*kept, 2)]).input_ids
+    of_epoch = encode_epoch(pairs(*rows), DroppingEncoder(tokenizer, 1e-12, seed=1), given, epoch=0)
+    for found in (encoded, of_epoch):
+        assert found["input_ids"][:] == tokenizer([rows[index][0] for index in (*kept, 2)]).input_ids
 
 
 def test_text_and_special_tokens_have_caches_of_their_own():

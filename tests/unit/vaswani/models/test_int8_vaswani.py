@@ -87,7 +87,8 @@ def test_a_table_of_positions_stays_as_it_is(random_model):
 
 
 def test_it_cannot_be_quantized_twice_trained_or_saved(random_model, tmp_path):
-    model = random_model().quantize()
+    model = random_model().train().quantize()
+    assert not model.training  # nor does it drop anything
     with pytest.raises(ValueError, match="in int8 already"):
         model.quantize()
     with pytest.raises(ValueError, match="cannot be trained"):
