@@ -73,6 +73,19 @@ def test_a_tokenizer_that_divides_otherwise_is_called_as_it_is(tokenizer, senten
     assert_same_ids(tokenizer, SentenceEncoder(tokenizer), sentences)
 
 
+@pytest.mark.parametrize("by_words", [True, False])
+def test_truncation_and_padding_change_nothing_and_dropout_is_drawn_each_time(tokenizer, sentences, by_words):
+    if not by_words:
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    expected = [array.tolist() for array in SentenceEncoder(tokenizer)(sentences)]
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=50)
+    assert [array.tolist() for array in SentenceEncoder(tokenizer)(sentences)] == expected
+    assert encodes_words_apart(tokenizer) == by_words
+    tokenizer.backend_tokenizer.model.dropout = 0.1
+    assert not encodes_words_apart(tokenizer)  # a word would have the ids of its first time
+
+
 def test_a_tokenizer_in_python_encodes_each_side_by_its_own_model(tmp_path):
     save_vocabulary(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
