@@ -106,6 +106,16 @@ def test_samples_are_one_block_beside_their_references(make, evaluation, capsys,
         "  source     s0", "  model      t0", "  reference  r0", "",
         "  source     s5", "  model      t5", "  reference  r5",
     ]  # fmt: skip
+    logbook.show(dataclasses.replace(evaluation, seconds=3.0), *text, samples=4)  # which divide no ten
+    assert written[1].count("source") == 4
+
+
+def test_a_row_reaches_the_trackers_under_its_step(make, evaluation, monkeypatch):
+    logbook, tracked = make(), []
+    monkeypatch.setattr(logbook.accelerator, "log", lambda values, step: tracked.append((step, values)))
+    logbook.log(evaluation.to_row())
+    [(step, values)] = tracked
+    assert (step, values["test/sacrebleu"]) == (500, evaluation.sacrebleu)
 
 
 def test_outputs_are_kept_a_sentence_a_line_beside_sources_and_references(make, tmp_path):
