@@ -210,7 +210,8 @@ def describe_training(
     most = "" if run.early_stopping_patience is None else "at most "
     limit = "" if run.max_time is None else f"; ends after {as_time(60 * run.max_time)} (max_time), to be resumed"
     splits = " and ".join(str(split) for split in prepared.text if split != "train")
-    on_the_way = f"on validation every {run.eval_steps:,} updates, and " if run.eval_steps else ""
+    is_evaluated = 0 < run.eval_steps < optimization.max_steps
+    on_the_way = f"on validation every {run.eval_steps:,} updates, and " if is_evaluated else ""
     return (
         f"Learns to {task}: {model.config.model_type} model, {model.num_parameters():,} parameters, d_model "
         f"{model.config.d_model}\n"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-import datasets
+import datasets.config
 from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetsError
 

@@ -177,6 +177,7 @@ def test_a_run_says_what_it_will_do(described):
         ({"max_time": 90.0}, "epochs); ends after 1 h 30 min (max_time), to be resumed"),
         ({"early_stopping_patience": 3}, "Trains for at most 100,000 updates of about 25,000 target tokens"),
         ({"eval_steps": 0}, "Evaluates on validation and test at the end; "),
+        ({"eval_steps": 60, "max_steps": 60}, "Evaluates on validation and test at the end; "),
         ({"save_minutes": 10.0}, "saves a checkpoint every 10 minutes"),
         ({"save_steps": 0}, "saves no checkpoints, unless it is interrupted"),
         ({"save_steps": 0, "early_stopping_patience": 2}, "saves the best checkpoint so far"),
