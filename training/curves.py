@@ -72,14 +72,19 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = Parser(description=__doc__)
     parser.add_argument("--recipe", type=Path, required=True, help="of all runs")
     parser.add_argument(
-        "--shares", default="0.125,0.25,0.5,1", help="of the training pairs; a run for each, and for all"
+        "--shares",
+        default="0.125,0.25,0.5,1",
+        help="of the training pairs; a run for each, and for all (default: %(default)s)",
     )
     parser.add_argument(
         "--configs", help="models, with commas between; the first gets the shares (default: the recipe's)"
     )
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="at a time (default: one a GPU, or one)")
     parser.add_argument(
-        "--output_dir", type=Path, default=Path("runs/curves"), help="a folder for each run, and the curves"
+        "--output_dir",
+        type=Path,
+        default=Path("runs/curves"),
+        help="a folder for each run, and the curves (default: %(default)s)",
     )
     parser.add_argument("--list", action="store_true", help="print the runs, and train nothing")
     options, flags = parser.parse_known_args(arguments)

@@ -43,14 +43,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the flags."""
     parser = Parser(description=__doc__)
     parser.add_argument("--layers", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
-    parser.add_argument("--lengths", default="64,128,256,512,1024,2048", help="n: positions of a sequence")
-    parser.add_argument("--widths", default="64,128,256,512", help="d: width of a layer")
-    parser.add_argument("--kernels", default="3,5,9", help="k: width of a convolution's kernel, odd")
-    parser.add_argument("--restrictions", default="32,64", help="r: neighborhood of restricted self-attention")
-    parser.add_argument("--batch_size", type=int, default=2, help="sequences at a time")
+    parser.add_argument(
+        "--lengths", default="64,128,256,512,1024,2048", help="n: positions of a sequence (default: %(default)s)"
+    )
+    parser.add_argument("--widths", default="64,128,256,512", help="d: width of a layer (default: %(default)s)")
+    parser.add_argument(
+        "--kernels", default="3,5,9", help="k: width of a convolution's kernel, odd (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--restrictions", default="32,64", help="r: neighborhood of restricted self-attention (default: %(default)s)"
+    )
+    parser.add_argument("--batch_size", type=int, default=2, help="sequences at a time (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/table1"), help="where the table goes")
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path("runs/table1"), help="where the table goes (default: %(default)s)"
+    )
     return parser.parse_args(arguments)
 
 

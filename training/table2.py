@@ -76,18 +76,26 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--scale", type=float, default=1.0, help="make all models smaller: a multiple of 1/16, at most 1"
     )
-    parser.add_argument("--seeds", default="2017", help="one run each, with commas between")
+    parser.add_argument("--seeds", default="2017", help="one run each, with commas between (default: %(default)s)")
     parser.add_argument(
         "--learning_rate_factors",
         default="0.5,1,2",
         help="each system tries these, then half the lowest or twice "
-        "the highest while that is the best; one alone means no search",
+        "the highest while that is the best; one alone means no search (default: %(default)s)",
     )
     parser.add_argument(
-        "--search_share", type=float, default=0.1, help="share of its updates for which a system tries each factor"
+        "--search_share",
+        type=float,
+        default=0.1,
+        help="share of its updates for which a system tries each factor (default: %(default)s)",
     )
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="runs at a time (default: one a GPU, or one)")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/table2"), help="a folder a run, and the table")
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        default=Path("runs/table2"),
+        help="a folder a run, and the table (default: %(default)s)",
+    )
     parser.add_argument("--list", action="store_true", help="print the systems and their cost, and train nothing")
     options, flags = parser.parse_known_args(arguments)
     for name, kind in (("seeds", int), ("learning_rate_factors", float)):

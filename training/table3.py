@@ -115,9 +115,16 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         help="target tokens to train the base row on; rows that the paper trained longer get as many times more "
         "(big: 3). Default: their recipes' max_steps",
     )
-    parser.add_argument("--seeds", default="2017", help="one run each of every row, with commas between")
+    parser.add_argument(
+        "--seeds", default="2017", help="one run each of every row, with commas between (default: %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="runs at a time (default: one a GPU, or one)")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/table3"), help="a folder a run, and the table")
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        default=Path("runs/table3"),
+        help="a folder a run, and the table (default: %(default)s)",
+    )
     parser.add_argument("--list", action="store_true", help="print the rows, and train nothing")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     options, flags = parser.parse_known_args(arguments)

@@ -7,8 +7,8 @@
 Each parser is trained by the recipe; every flag of run.py may follow and holds for all. It is scored as EVALB scores,
 by three searches: one that may write anything, of which what is no tree is repaired; one that may write nothing but
 trees; and one that may also give words only the parts of speech that the training trees have for them. The floors are
-trees that branch to the right and grammars that are read off the same treebank. After an interruption, the
-same command resumes. table4.md, table4.csv and table4.png are rewritten after every parser.
+trees that branch to the right and grammars that are read off the same treebank. After an interruption, the same
+command resumes. table4.md, table4.csv and table4.png are rewritten after every parser.
 """
 
 import argparse
@@ -81,13 +81,18 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         default=ROOT / "training" / "recipes" / "parser-small.toml",
         help="of all parsers (default: parser-small.toml)",
     )
-    parser.add_argument("--shares", default="0.25,0.5,1", help="of the training split; a parser for each")
+    parser.add_argument(
+        "--shares", default="0.25,0.5,1", help="of the training split; a parser for each (default: %(default)s)"
+    )
     parser.add_argument(
         "--plain", action="store_true", help="one parser more, of all trees without any that are made of their parts"
     )
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="at a time (default: one a GPU, or one)")
     parser.add_argument(
-        "--output_dir", type=Path, default=Path("runs/table4"), help="a folder for each, and the table"
+        "--output_dir",
+        type=Path,
+        default=Path("runs/table4"),
+        help="a folder for each, and the table (default: %(default)s)",
     )
     parser.add_argument("--list", action="store_true", help="print the parsers, and train nothing")
     options, flags = parser.parse_known_args(arguments)

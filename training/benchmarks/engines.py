@@ -48,8 +48,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engines")
     group.add_argument("--engine_model", help="a published folder (default: base-en-de of random weights)")
     group.add_argument("--engine_source", help="a file of sentences for it, a line each (default: made up)")
-    group.add_argument("--engine_beams", type=at_least_one, default=4)
-    group.add_argument("--engine_turns", type=at_least_one, default=3, help="turns of each, after a start to warm up")
+    group.add_argument(
+        "--engine_beams", type=at_least_one, default=4, help="beams of the search (default: %(default)s)"
+    )
+    group.add_argument(
+        "--engine_turns",
+        type=at_least_one,
+        default=3,
+        help="turns of each, after a start to warm up (default: %(default)s)",
+    )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -43,15 +43,32 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``generate``."""
     group = parser.add_argument_group("generate")
     group.add_argument(
-        "--model_config", default="base-en-de", help="a folder of hub_configs/, or one with a config.json"
+        "--model_config",
+        default="base-en-de",
+        help="a folder of hub_configs/, or one with a config.json (default: %(default)s)",
     )
-    group.add_argument("--batch_sentences", type=at_least_one, default=32, help="of a batch, of 10 to 40 tokens each")
-    group.add_argument("--batches", type=at_least_one, help="batches of a turn; default: two for each core")
-    group.add_argument("--new_tokens", type=at_least_one, default=25, help="tokens of every translation")
     group.add_argument(
-        "--beams", type=at_least_one, default=4, help="hypotheses of a beam search; greedy search is measured too"
+        "--batch_sentences",
+        type=at_least_one,
+        default=32,
+        help="of a batch, of 10 to 40 tokens each (default: %(default)s)",
     )
-    group.add_argument("--turns", type=at_least_one, default=5, help="turns of every contender, after one to warm up")
+    group.add_argument("--batches", type=at_least_one, help="batches of a turn; default: two for each core")
+    group.add_argument(
+        "--new_tokens", type=at_least_one, default=25, help="tokens of every translation (default: %(default)s)"
+    )
+    group.add_argument(
+        "--beams",
+        type=at_least_one,
+        default=4,
+        help="hypotheses of a beam search; greedy search is measured too (default: %(default)s)",
+    )
+    group.add_argument(
+        "--turns",
+        type=at_least_one,
+        default=5,
+        help="turns of every contender, after one to warm up (default: %(default)s)",
+    )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -18,9 +18,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``plan``."""
     group = parser.add_argument_group("plan")
     group.add_argument(
-        "--pairs", type=at_least_one, nargs="+", default=[4_500_000, 36_000_000], help="sizes of corpora"
+        "--pairs",
+        type=at_least_one,
+        nargs="+",
+        default=[4_500_000, 36_000_000],
+        help="sizes of corpora (default: EN-DE's and EN-FR's)",
     )
-    group.add_argument("--groups", type=at_least_one, nargs="+", default=[1, 8], help="length_groups to try")
+    group.add_argument(
+        "--groups", type=at_least_one, nargs="+", default=[1, 8], help="length_groups to try (default: 1 8)"
+    )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -53,8 +53,17 @@ class Contender(NamedTuple):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``start``."""
     group = parser.add_argument_group("start")
-    group.add_argument("--starts", type=at_least_one, default=5, help="times that each starts, after one to warm up")
-    group.add_argument("--start_config", default="base-en-de", help="a folder of hub_configs/, or with a config.json")
+    group.add_argument(
+        "--starts",
+        type=at_least_one,
+        default=5,
+        help="times that each starts, after one to warm up (default: %(default)s)",
+    )
+    group.add_argument(
+        "--start_config",
+        default="base-en-de",
+        help="a folder of hub_configs/, or one with a config.json (default: %(default)s)",
+    )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -51,11 +51,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--max_tokens_per_device", type=at_least_one, default=32_768)
     data.add_argument("--torch_compile", default="false", choices=["true", "false"], help="of our loop alone")
     measuring = parser.add_argument_group("train: measuring")
-    measuring.add_argument("--rounds", type=at_least_one, default=3, help="turns that every contender takes")
+    measuring.add_argument(
+        "--rounds", type=at_least_one, default=3, help="turns that every contender takes (default: %(default)s)"
+    )
     measuring.add_argument(
         "--tokens", type=at_least_one, help="targets of a turn; default: 50,000, on a GPU 2,000,000"
     )
-    measuring.add_argument("--seconds", type=float, default=60, help="after which a turn of a peer ends in any case")
+    measuring.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="after which a turn of a peer ends in any case (default: %(default)s)",
+    )
     measuring.add_argument("--sentences", type=at_least_one, help="a batch of HF's example; default: 64, on a GPU 256")
 
 

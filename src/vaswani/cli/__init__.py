@@ -26,8 +26,10 @@ COMMANDS = {
     "parse": Command("Use a model", "parse a file or a pipe, a sentence a line, with a model trained on trees"),
     "attention": Command("Use a model", "show what a model attends to, as a page or figures"),
     "demo": Command("Use a model", "translate in the browser, or write a Space for the Hugging Face Hub", "demo"),
-    "export": Command("Use a model", "write it for MarianMT of transformers, CTranslate2 or ONNX Runtime", "export"),
-    "import": Command("Use a model", "make a model of ours from MarianMT (OPUS-MT) or FSMT (fairseq)", "export"),
+    "export": Command(
+        "Use a model", "write a model for MarianMT of transformers, CTranslate2 or ONNX Runtime", "export"
+    ),
+    "import": Command("Use a model", "make a model of ours from MarianMT, FSMT or tensor2tensor", "export"),
     "shortlist": Command("Use a model", "make the file by which --shortlist translates faster", "score"),
     "evaluate": Command("Score a model", "score a model or translations, as the paper did and as today", "score"),
 }

@@ -7,8 +7,8 @@
   vaswani attention --model me/my-model "A sentence." --output moving.svg --as motion
 
 The page opens from disk without a network: choose attention, layer and heads there. A figure shows one layer; its
-lines are those of the paper's Figures 3 to 5; it needs the extra [figures]. A translation in
-motion is one drawing that moves by itself: word after word, with the mean of all layers and heads.
+lines are those of the paper's Figures 3 to 5; it needs the extra [figures]. A translation in motion is one drawing
+that moves by itself: word after word, with the mean of all layers and heads.
 """
 
 import argparse

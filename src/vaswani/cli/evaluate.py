@@ -5,7 +5,7 @@
   vaswani evaluate --hypothesis out.de --reference my/test.de --target_lang de --json
   vaswani evaluate --hypothesis out.de --baseline_hypothesis old.de --reference my/test.de
   vaswani evaluate --hypothesis out.tok.de --reference test.tok.de --tokenized
-  vaswani evaluate --model runs/parser/model --dataset_name treebank:my/treebank --split test
+  vaswani evaluate --model runs/parser-small/model --dataset_name treebank:my/treebank --split test
   vaswani evaluate --hypothesis parsed.mrg --reference gold.mrg --target_lang tree
 
 The scores of the two protocols stand together and must not be compared with each other. With --model, the row also

@@ -1,9 +1,9 @@
 """Parse text, a sentence a line, from a file or pipe into a file or pipe.
 
-  vaswani parse --model runs/parser/model --input news.en --output news.trees
+  vaswani parse --model runs/parser-small/model --input news.en --output news.trees
   echo "The dog sleeps." | vaswani parse --model me/my-parser
-  vaswani parse --model runs/parser/model --input tagged.txt --input_form tagged --output out.trees --resume
-  vaswani parse --model runs/parser/model --input one.txt --picture one.svg --gold one.mrg
+  vaswani parse --model runs/parser-small/model --input tagged.txt --input_form tagged --output out.trees --resume
+  vaswani parse --model runs/parser-small/model --input one.txt --picture one.svg --gold one.mrg
 
 A line in is a tree out, in the same order, in brackets that EVALB and NLTK read; an empty line stays empty. The tree
 has just the words of its line, which text is divided into as in the Penn Treebank.

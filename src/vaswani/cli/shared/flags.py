@@ -52,24 +52,31 @@ def add_engine_flag(parser: argparse._ActionsContainer) -> None:
 
 def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
     """Add the flags of the search; those not given are left to the model's generation_config.json."""
-    parser.add_argument("--num_beams", type=at_least_one, metavar="N", help="beams; 1 is greedy search (the paper: 4)")
+    parser.add_argument(
+        "--num_beams",
+        type=at_least_one,
+        metavar="N",
+        help="beams; 1 is greedy search (default: the model's; the paper: 4, to parse 21)",
+    )
     parser.add_argument(
         "--length_penalty_alpha",
         type=alpha,
         metavar="A",
-        help="alpha of the paper's length penalty ((5 + length) / 6)^alpha (the paper: 0.6)",
+        help="alpha of the paper's length penalty ((5 + length) / 6)^alpha (default: the model's; the paper: 0.6, to "
+        "parse 0.3)",
     )
     parser.add_argument(
         "--max_new_tokens",
         type=at_least_one,
         metavar="N",
-        help="longest translation in tokens (default: those of the source + 50, as in the paper)",
+        help="longest output in tokens (default: those of the source and as many more as the model says; the paper: "
+        "50, to parse 300)",
     )
     parser.add_argument(
         "--min_new_tokens",
         type=at_least_one,
         metavar="N",
-        help="shortest translation in tokens, </s> not counted; 1 rules out empty ones (the paper: none)",
+        help="shortest output in tokens, </s> not counted; 1 rules out empty ones (the paper: none)",
     )
 
 
