@@ -19,6 +19,7 @@ help:
 	@echo "make gpu       on a machine with a GPU, with its own Python: all that only a GPU can show, in ten minutes"
 	@echo "make check     lint, formatting and types"
 	@echo "make format    put the code into its format"
+	@echo "make clean     remove the environment, caches and runs/ with all trained models"
 
 # Pinned versions of everything, then this project itself, editable.
 $(READY): pyproject.toml constraints.txt
