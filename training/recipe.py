@@ -72,7 +72,8 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
         OWNERS,
         prog="training/run.py",
         usage="accelerate launch %(prog)s [RECIPE.toml] [--flag value ...]",
-        description="Train, evaluate and publish a Transformer.\nEvery flag can stand in the recipe too; flags win.",
+        description="Train, evaluate and publish a Transformer.\nEvery flag can stand in the recipe too; flags win.\n"
+        "Flags alone change the paper's settings; without any, the demo's recipe runs.",
         epilog=EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
