@@ -9,6 +9,7 @@ from sacrebleu.metrics import CHRF
 from transformers import PreTrainedTokenizerBase
 
 from vaswani.errors import UserError
+from vaswani.models.configuration_vaswani import VaswaniConfig
 from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.translator_vaswani import shift_tokens_right
@@ -24,6 +25,7 @@ LARGEST_DIFFERENCE = 1e-4
 # Of the greedy translations in float32. The hundredth may hang on two tokens whose logits differ by rounding.
 SMALLEST_SHARE = 0.99
 MAX_NEW_TOKENS = 100
+MAX_LABELS = 30  # whose log-probabilities are compared
 BATCH = 20
 
 
@@ -123,7 +125,7 @@ def compare(
     exact : tuple of str, default=()
         The names of `searches` that must give the same in float32, as greedy search must.
     """
-    limit = {"max_new_tokens": min(MAX_NEW_TOKENS, (max_positions(ours.config) or MAX_NEW_TOKENS + 1) - 1)}
+    limit = _length_limit(ours.config, MAX_NEW_TOKENS)
     equal, chrf, reference_chrf = {}, {}, {}
     for name, settings in {"greedy": ({"num_beams": 1}, {"num_beams": 1}), **searches}.items():
         mine, other = (
@@ -155,6 +157,11 @@ def log_probabilities_of(model: Any) -> LogProbabilities:
     return log_probabilities
 
 
+def _length_limit(config: VaswaniConfig, most: int) -> dict[str, int]:
+    """Return the argument of ``generate()`` for as many tokens, or as many as a table of positions has room for."""
+    return {"max_new_tokens": min(most, (max_positions(config) or most + 1) - 1)}
+
+
 def _largest_difference(
     ours: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
@@ -162,9 +169,11 @@ def _largest_difference(
     sentences: Sequence[str],
 ) -> float:
     mine, largest = log_probabilities_of(ours), 0.0
+    longest, limit = max_positions(ours.config), _length_limit(ours.config, MAX_LABELS)
+    cut = {} if longest is None else {"truncation": True, "max_length": longest}
     for start in range(0, len(sentences), BATCH):
-        batch = tokenizer(sentences[start : start + BATCH], padding=True, return_tensors="pt")
-        labels = ours.generate(batch.input_ids, attention_mask=batch.attention_mask, num_beams=1, max_new_tokens=30)
+        batch = tokenizer(sentences[start : start + BATCH], **cut, padding=True, return_tensors="pt")
+        labels = ours.generate(batch.input_ids, attention_mask=batch.attention_mask, num_beams=1, **limit)
         labels = labels[:, 1:]
         is_real = labels != ours.config.pad_token_id
         labels = labels.masked_fill(~is_real, ours.config.eos_token_id)

@@ -56,6 +56,14 @@ def test_another_model_does_not(random_model, tokenizer):
         agreement.check()
 
 
+@pytest.mark.parametrize("positions", [12, 40])
+def test_a_short_table_of_positions_limits_what_is_compared(positions, random_model, tokenizer):
+    ours = random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=positions)
+    sentences = ["one two", "six " * 30]
+    agreement = compare(ours, tokenizer, ours, log_probabilities_of(ours), sentences, {})
+    assert (agreement.equal["greedy"], agreement.largest_difference) == (2, 0)
+
+
 def test_equal_numbers_are_not_enough_where_translations_differ():
     with pytest.raises(UserError, match="gives 98 of 100 translations of search 'greedy' as ours does, but"):
         Agreement(100, 1e-6, {"greedy": 98}, {"greedy": 99.0}).check()
