@@ -52,8 +52,25 @@ def test_another_model_does_not(random_model, tokenizer):
     sentences = made_up_sentences(tokenizer, 7)
     agreement = compare(ours, tokenizer, other, log_probabilities_of(other), sentences, {})
     assert agreement.equal["greedy"] < 7
+    assert agreement.chrf["greedy"] < 100
     with pytest.raises(UserError, match="log-probabilities differ by up to"):
         agreement.check()
+
+
+def test_what_stands_behind_the_end_of_a_sentence_does_not_count(random_model, tokenizer):
+    ours = random_model(vocab_size=265)
+    log_probabilities = log_probabilities_of(ours)
+    # The second sentence ends before the first: behind its </s> stands padding.
+    ours.generate = lambda *given, **settings: torch.tensor([[264, 5, 6, 7, 0], [264, 8, 0, 264, 264]])
+
+    def as_ctranslate2(input_ids, mask, labels):
+        is_behind = (labels == 0).cumsum(1) - (labels == 0).int() > 0
+        return log_probabilities(input_ids, mask, labels).masked_fill(is_behind, 0)
+
+    agreement = compare(ours, tokenizer, ours, as_ctranslate2, ["one two", "six five"], {})
+    assert agreement.largest_difference < 1e-4
+    wrong = compare(ours, tokenizer, ours, lambda *given: as_ctranslate2(*given) + 1, ["one two", "six five"], {})
+    assert wrong.largest_difference == pytest.approx(1)
 
 
 @pytest.mark.parametrize("positions", [12, 40])
