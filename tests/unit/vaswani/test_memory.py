@@ -41,6 +41,19 @@ def test_a_larger_model_takes_more(field, value):
     assert bytes_of(**{field: value}) > 1.1 * bytes_of()
 
 
+def test_a_batch_takes_the_sum_of_its_parts():
+    states = 64 * 32 * (1 + 4) * 256
+    caches = (64 * 32 + 64 * 4 * (16 + 1.8 * (82 - 16))) * 3 * 4 * 2 * 64
+    logits_and_probabilities = 2 * 64 * 4 * 8000
+    assert bytes_of() == pytest.approx(1.15 * 4 * (states + caches + logits_and_probabilities))
+
+
+def test_weights_that_are_rearranged_take_more_than_twice_themselves():
+    floor = peak_of([], 0)
+    for dtype, copies in ((torch.float32, 1.25), (torch.bfloat16, 2.1), (torch.int8, 2.1)):
+        assert peak_of([], 1e9, dtype) - floor == pytest.approx(copies * 1e9)
+
+
 def test_twice_the_sentences_and_half_the_precision_take_the_same():
     assert bytes_of(replace(BATCH, sentences=128), itemsize=2) == bytes_of()
 
@@ -171,6 +184,8 @@ def test_references_are_counted_where_they_are_scored(forecast):
     floor = greedy.peak([1], 1)
     assert scored.peak([8] * 100, 4096) - floor == pytest.approx(800 * 265 * 8, rel=0.05)
     assert greedy.peak([8] * 100, 4096) < scored.peak([8] * 100, 4096)
+    forecast.model.config.vocab_size = 100_000
+    assert scored.peak([800], 16) == scored.peak([800], 800) > 800 * 100_000 * 8  # a batch of its own
 
 
 def test_workers_share_the_sentences_out(forecast, monkeypatch):
@@ -224,6 +239,42 @@ def test_outputs_are_as_long_as_the_settings_allow(forecast):
     assert replace(forecast, arguments={"max_new_tokens": 7})._output_length(10) == 7
     forecast.model.generation_config.extra_target_tokens = 300
     assert forecast._output_length(10) == 310
+    forecast.model.generation_config.max_new_tokens = 9
+    assert forecast._output_length(10) == 9
+
+
+def test_each_batch_is_foretold_as_it_will_be(forecast):
+    plain, changed, kept = (
+        list(replace(forecast, **extra)._batches([3, 9, 3], 9))
+        for extra in ({}, {"is_constrained": True}, {"with_scores": True})
+    )
+    batches = [Batch(1, 9, 59, 4), Batch(2, 3, 53, 4)]
+    assert plain == batches
+    assert changed == [replace(batch, processes_logits=True) for batch in batches]
+    assert kept == [replace(batch, keeps_scores=True) for batch in batches]
+
+
+def test_kept_scores_leave_room_for_fewer_sentences(forecast):
+    forecast.model.config.vocab_size = 10**6
+    scored = replace(forecast, with_scores=True)
+    sizes = [[batch.sentences for batch in case._batches([8] * 64, 4096)] for case in (forecast, scored)]
+    assert sizes[0] == [64]
+    assert sum(sizes[1]) == 64
+    assert max(sizes[1]) < 16
+
+
+def test_beams_are_those_of_the_call_else_those_of_the_model(forecast):
+    forecast.model.generation_config.num_beams = 3
+    assert (forecast.num_beams, replace(forecast, arguments={}).num_beams) == (4, 3)
+    forecast.model.generation_config.num_beams = None
+    assert replace(forecast, arguments={}).num_beams == 1
+
+
+def test_a_line_is_as_long_as_the_table_of_positions_at_most(random_model, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    model = random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=12)
+    said = Forecast(model, {"num_beams": 1}).shortage(tokenizer, ["x" * 100], 1)
+    assert said.endswith(": the longest line has 12 tokens")  # the others are cut off
 
 
 @pytest.fixture
