@@ -84,6 +84,8 @@ def test_samples_of_two_tasks_differ_and_do_not_depend_on_who_does_them():
         samples.append(run(lambda task: torch.rand(()).item(), 6, number))
     assert samples[0] == samples[1]
     assert len(set(samples[0].values())) == 6
+    torch.manual_seed(2)
+    assert run(lambda task: torch.rand(()).item()) != samples[0]  # the seed of this process decides
 
 
 def test_an_error_for_the_user_stays_one_sentence_and_another_keeps_its_traceback():
@@ -222,13 +224,16 @@ def test_nothing_is_forked_beside_a_gpu_or_where_a_fork_is_not_safe(monkeypatch)
         choose_workers(2, CPU)
 
 
-def test_it_is_said_who_computes_and_how():
+def test_it_is_said_who_computes_and_how(monkeypatch):
     model = torch.nn.Linear(1, 1, dtype=torch.bfloat16)
     model.dtype, model.device, model.generation_config = torch.bfloat16, CPU, GenerationConfig()
     assert describe_workers(2, model) == "2 workers of 1 thread each, bfloat16, cpu"
     assert describe_workers(1, model) == f"1 worker of {torch.get_num_threads()} thread(s), bfloat16, cpu"
     model.generation_config.compile_config = CompileConfig()
     assert describe_workers(2, model).startswith("2 workers of 1 thread each, bfloat16, cpu, compiled while the first")
+    monkeypatch.setattr(workers, "is_quantized", lambda model: True)
+    assert describe_workers(2, model).startswith("2 workers of 1 thread each, int8, cpu, ")
+    monkeypatch.undo()
     model.device, model.generation_config = torch.device("cuda:0"), GenerationConfig()
     assert describe_workers(1, model) == "1 worker, bfloat16, cuda:0"
 
