@@ -51,6 +51,12 @@ def test_a_pair_is_kept_where_it_holds_a_type_of_which_there_is_not_enough():
     assert kept.tolist() == [4, 3, 2, 1]
 
 
+@pytest.mark.parametrize(("lengths", "chosen"), [((256, 256), [0]), ((257, 1), []), ((1, 257), [])])
+def test_a_sentence_may_have_256_tokens(lengths, chosen):
+    source, target = (np.zeros(length, dtype=np.int64) for length in lengths)
+    assert choose([source], [target], np.zeros(1, dtype=np.int64), 2) == chosen
+
+
 def test_very_long_sentences_are_left_out_on_either_side(tokenizer):
     long = "six " * 256
     pairs, counts = sample(tokenizer, rows((long, "one"), ("one", long), ("one", "two")))

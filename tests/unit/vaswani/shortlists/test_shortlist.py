@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from datasets import Dataset
@@ -54,6 +56,7 @@ def test_it_is_made_of_a_text_and_survives_a_file(tokenizer, tmp_path):
     assert (made.candidates[iv] == -1).all()  # of "five", which stands in no source
     assert {tokenizer.eos_token_id, hr, ix} <= set(made.allowed([tokenizer("three").input_ids]).tolist())
     assert r in made.by_frequency
+    assert len(made.by_frequency) == len(made.by_frequency.unique())
     assert hr not in made.by_frequency
     path = made.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [path.name] == [FILE]
@@ -83,6 +86,8 @@ def test_coverage_counts_the_target_tokens_that_may_be_written(tokenizer):
     nothing = Shortlist(torch.full((265, 1), -1), made.by_frequency[:1], 1, "")
     copies = sum(int(torch.isin(target, source).sum()) for source, target in sides_of(pairs))  # </s> among them
     assert copies / len(pairs.target_ids) == nothing.coverage(pairs)[0] < 0.5
+    counts = [len(set(source.tolist())) for source, _ in sides_of(pairs)]  # </s> among them
+    assert nothing.coverage(pairs)[1] == sum(counts) / 2
 
 
 def refusal(folder, tokenizer) -> str:
@@ -105,6 +110,14 @@ def test_one_for_another_vocabulary_is_refused(words, tokenizer, tmp_path):
     assert f"made for another vocabulary, of 265 types, than the tokenizer's of {len(other)}" in refusal(
         tmp_path, other
     )
+
+
+def test_a_vocabulary_of_the_same_words_in_another_order_is_another():
+    first, same, other = (
+        SimpleNamespace(get_vocab=lambda vocabulary=vocabulary: vocabulary)
+        for vocabulary in ({"a": 0, "b": 1}, {"b": 1, "a": 0}, {"a": 1, "b": 0})
+    )
+    assert fingerprint(first) == fingerprint(same) != fingerprint(other)
 
 
 def test_damaged_files_are_refused(tokenizer, tmp_path):
