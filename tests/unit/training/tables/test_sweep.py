@@ -2,6 +2,7 @@ import dataclasses
 import io
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from tqdm import tqdm
@@ -58,6 +59,9 @@ def test_progress_is_the_share_of_the_updates_that_are_logged(planned_run, finis
     run.directory.mkdir()
     (run.directory / "metrics.jsonl").write_text('{"step": 2}\n{"step": 4}\n{"step": 3}\n{"step": 9')
     assert run.share_done() == 0.4  # of 10; the last line is torn
+    (run.directory / "model").mkdir()
+    (run.directory / "model" / "README.md").touch()
+    assert run.share_done() == 1.0  # it stopped early
     assert finished_row("base", 5.0, 20.0, 30.0).share_done() == 1.0
 
 
@@ -98,6 +102,35 @@ def test_a_job_that_comes_too_late_for_the_last_run_ends(planned_run, monkeypatc
     done = []
     run_all([planned_run("base")], 2, lambda run: done.append(run.name))
     assert done == ["base"]
+
+
+def test_each_job_has_its_share_of_the_cores(monkeypatch):
+    given = []
+    monkeypatch.setattr(sweep.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(sweep.os, "sched_getaffinity", lambda process: {2, 3, 5, 7, 11}, raising=False)
+    monkeypatch.setattr(sweep.os, "sched_setaffinity", lambda process, cores: given.append(cores), raising=False)
+    for number in range(2):
+        sweep.place(number, 2)
+    assert given == [[2, 5, 11], [3, 7]]
+    sweep.place(0, 1)
+    assert len(given) == 2  # a single job has them all
+
+
+@pytest.mark.parametrize(("has_begun", "resumes"), [(False, []), (True, ["--resume_from_checkpoint=latest"])])
+def test_a_run_that_ended_without_a_model_was_asked_to(planned_run, monkeypatch, has_begun, resumes):
+    run, commands = planned_run("A-h1"), []
+    if has_begun:
+        run.directory.mkdir()
+        (run.directory / "recipe.toml").touch()
+
+    def start(command, **options):
+        commands.append(command)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(sweep.subprocess, "Popen", start)
+    run.go({})
+    assert run.error == "it was asked to end"
+    assert [command[2:] for command in commands] == [resumes]
 
 
 def test_each_job_has_a_gpu_of_its_own(monkeypatch):
