@@ -91,6 +91,20 @@ def test_one_table_for_both_embeddings_is_copied():
     assert not torch.equal(encoder, ours.lm_head.weight)
 
 
+def test_the_pieces_of_a_table_are_put_together_by_their_numbers():
+    variables, hparams, results = read("untied")
+    pieces = {}
+    for name, value in variables.items():
+        table, is_piece, number = name.partition("/weights_")
+        if is_piece:  # 12 of two rows each, instead of 3
+            parts = enumerate(np.split(value, 4), start=4 * int(number))
+            pieces |= {f"{table}/weights_{place}": part for place, part in parts}
+        else:
+            pieces[name] = value
+    ours = from_t2t(pieces, hparams, 8)
+    torch.testing.assert_close(logits_of(ours, results), results["logits"], rtol=1e-4, atol=1e-4)
+
+
 def test_its_positions_are_not_the_papers():
     table, paper = timing_signal(30, 16), sinusoids(torch.arange(30), 16)
     assert (table - torch.cat([paper[:, ::2], paper[:, 1::2]], 1)).abs().max() > 0.1
