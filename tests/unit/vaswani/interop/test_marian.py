@@ -113,6 +113,10 @@ def test_other_settings_of_the_search_are_kept(random_model):
     ours.generation_config.max_new_tokens, ours.generation_config.length_penalty = 9, 1.5
     settings = to_marian(ours).generation_config
     assert (settings.max_new_tokens, settings.max_length, settings.length_penalty) == (9, None, 1.5)
+    learned = random_model(position_embedding_type="learned", max_position_embeddings=30)
+    learned.generation_config.num_beams = 6
+    settings = to_marian(learned).generation_config
+    assert (settings.num_beams, settings.max_length) == (6, 30)
 
 
 def test_the_two_length_penalties_grow_alike_at_25_tokens():
