@@ -23,6 +23,7 @@ class Tokenizer:
         ("ours", Tokenizer(100), "has a vocabulary of 99 types but a tokenizer of 100: both must be equal"),
         ("marian", Tokenizer(98), None),
         ("marian", Tokenizer(100), "has a vocabulary of 99 types but a tokenizer of 100: both must be equal"),
+        ("marian", Tokenizer(99, None), None),
         ("marian", None, "has no tokenizer: it must hold a tokenizer.json beside the model"),
         ("marian", Tokenizer(1, None), "has no tokenizer: it must hold a tokenizer.json beside the model"),
     ],
@@ -45,6 +46,15 @@ def test_a_pipeline_returns_text_whatever_generate_does(random_model):
         pipe("one two", return_dict_in_generate=True)
     with pytest.raises(ValueError, match=r"generation_config={'num_beams': 2} must be a GenerationConfig, not a dict"):
         pipe("one two", generation_config={"num_beams": 2})
+
+
+@pytest.mark.parametrize("given", [{}, {"clean_up_tokenization_spaces": True}], ids=str)
+def test_spaces_are_cleaned_up_where_that_is_asked_for(given, random_model, monkeypatch):
+    tokenizer, seen = train_tokenizer(["one two three four five six"] * 3, 265), []
+    pipe = TranslationPipeline(model=random_model(vocab_size=265), tokenizer=tokenizer, max_new_tokens=2, **given)
+    monkeypatch.setattr(tokenizer, "batch_decode", lambda ids, **settings: seen.append(settings) or ["eins"])
+    assert pipe("one") == [{"translation_text": "eins"}]
+    assert seen == [{"skip_special_tokens": True, "clean_up_tokenization_spaces": bool(given)}]
 
 
 def test_a_long_sentence_is_cut_off_where_truncation_is_asked_for(random_model):
