@@ -199,6 +199,7 @@ def test_why_not_names_what_stands_in_the_way(problem, random_model, monkeypatch
         ({"head_dim": 8}, "multiples of 16, of all heads together as well, and one is 24"),
         ({"v_head_dim": 8}, "one is 24"),
         ({"encoder_ffn_dim": 40}, "one is 40"),
+        ({"decoder_ffn_dim": 40}, "one is 40"),
     ):
         assert said in why_not(random_model(**(WIDTHS | settings))), settings
     assert "not for Linear" in why_not(nn.Linear(3, 3))
