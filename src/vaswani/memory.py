@@ -252,7 +252,8 @@ class Forecast:
 
     def _output_length(self, source_length: int) -> int:
         settings = self.model.generation_config
-        extra = getattr(settings, "extra_target_tokens", None) or PAPERS_DECODING["extra_target_tokens"]
+        extra = getattr(settings, "extra_target_tokens", None)
+        extra = PAPERS_DECODING["extra_target_tokens"] if extra is None else extra
         given = self.arguments.get("max_new_tokens") or settings.max_new_tokens
         return given or output_limit(self.model.config, source_length, extra)
 

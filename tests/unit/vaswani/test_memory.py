@@ -239,6 +239,8 @@ def test_outputs_are_as_long_as_the_settings_allow(forecast):
     assert replace(forecast, arguments={"max_new_tokens": 7})._output_length(10) == 7
     forecast.model.generation_config.extra_target_tokens = 300
     assert forecast._output_length(10) == 310
+    forecast.model.generation_config.extra_target_tokens = 0
+    assert forecast._output_length(10) == 10
     forecast.model.generation_config.max_new_tokens = 9
     assert forecast._output_length(10) == 9
 
