@@ -49,6 +49,16 @@ def test_logits_and_greedy_translations_are_theirs(changes):
     assert torch.equal(ours.generate(**inputs, **settings), expected)
 
 
+def test_positions_begin_behind_pad_wherever_it_is():
+    theirs, inputs = fsmt_model(pad_token_id=3), batch_of()
+    inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 3)
+    inputs["decoder_input_ids"] = torch.cat([torch.full((3, 1), 2), torch.randint(4, 23, (3, 5))], 1)
+    ours = from_fsmt(theirs)
+    with torch.no_grad():
+        mine, other = (model(**inputs, use_cache=False).logits for model in (ours, theirs))
+    torch.testing.assert_close(mine, other, **TOLERANCE)
+
+
 def test_the_config_says_what_it_is():
     config = from_fsmt(fsmt_model()).config
     assert (config.source_lang, config.target_lang, config.vocab_size) == ("en", "de", 23)
