@@ -307,13 +307,20 @@ def test_a_penalty_of_transformers_in_the_models_config_asks_for_transformers(mo
     assert searches == ["beam_search"]
 
 
-def test_a_forced_end_comes_at_each_sentences_own_limit(model, source):
+@pytest.mark.parametrize("start", [[22], [22, 1, 2]], ids=["no prefix", "a prefix"])
+def test_a_forced_end_comes_at_each_sentences_own_limit(start, model, source):
     source["attention_mask"][1, 2:] = 0
+    prefix = torch.tensor([start] * 3)
     for num_beams in (1, 4):
         tokens = model.generate(
-            **source, num_beams=num_beams, extra_target_tokens=1, sequence_bias={(0,): -99.0}, forced_eos_token_id=0
+            **source,
+            decoder_input_ids=prefix,
+            num_beams=num_beams,
+            extra_target_tokens=1,
+            sequence_bias={(0,): -99.0},
+            forced_eos_token_id=0,
         )
-        assert tokens[:, 1:].eq(0).nonzero().tolist() == [[0, 5], [1, 2], [2, 5]]
+        assert tokens[:, len(start) :].eq(0).nonzero().tolist() == [[0, 5], [1, 2], [2, 5]]
 
 
 def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, monkeypatch):
