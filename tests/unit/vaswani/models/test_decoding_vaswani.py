@@ -1,7 +1,8 @@
+import torch
 from transformers import GenerationConfig
 
 from vaswani.models import decoding_vaswani
-from vaswani.models.decoding_vaswani import DecodingSettings
+from vaswani.models.decoding_vaswani import DecodingSettings, asks_for_something
 
 
 THEIR_DEFAULTS = GenerationConfig._get_default_generation_params()
@@ -31,3 +32,22 @@ def test_every_field_of_a_generation_config_is_ours_or_transformers(monkeypatch)
         found |= {name} if foreign else set()
     assert found == {"new_in_a_later_release"} | (FOREIGN & vars(GenerationConfig()).keys())
     assert DecodingSettings.read({}, None, Later(**THEIR_DEFAULTS)).foreign is None
+
+
+def test_values_that_change_nothing_ask_for_nothing():
+    for call in ({"guidance_scale": 1}, {"stop_strings": []}, {"prefill_chunk_size": None}, {"do_sample": False}):
+        assert DecodingSettings.read(call, None, GenerationConfig()).foreign is None
+    assert DecodingSettings.read({"guidance_scale": 2}, None, GenerationConfig()).foreign == "guidance_scale"
+    assert asks_for_something("guidance_scale", torch.tensor([1, 1]))
+
+
+def test_a_config_that_asks_for_both_penalties_is_not_passed_over_in_silence(monkeypatch):
+    said = []
+    monkeypatch.setattr(decoding_vaswani.logger, "warning_once", said.append)
+    config = GenerationConfig(length_penalty=1.2)
+    config.length_penalty_alpha = 0.6
+    assert DecodingSettings.read({}, config, GenerationConfig()).length_penalty_alpha is None
+    assert said == [
+        "Of length_penalty_alpha=0.6 and length_penalty=1.2 in a generation config, the second counts: transformers' "
+        "beam search runs"
+    ]

@@ -214,6 +214,7 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, 
 
     assert lengths() == [55, 52, 55]
     assert lengths(extra_target_tokens=0) == [5, 2, 5]
+    assert len(set(lengths(extra_target_tokens=None))) == 1  # transformers' limit, which knows no source
     assert lengths(max_new_tokens=3) == lengths(max_length=4) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_new_tokens=3)) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_length=4)) == [3, 3, 3]
@@ -379,6 +380,11 @@ def test_processors_of_ones_own_are_called(model, source):
     for settings in ({}, {"num_beams": 1}):
         output = model.generate(**source, **settings, logits_processor=LogitsProcessorList([Only()]), max_new_tokens=4)
         assert output[:, 1:].tolist() == [[1, 2, 3, 4]] * 3
+        ids, mask = source.values()
+        by_place = model.generate(
+            ids, None, LogitsProcessorList([Only()]), attention_mask=mask, **settings, max_new_tokens=4
+        )
+        assert torch.equal(by_place, output)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
