@@ -399,3 +399,17 @@ def test_too_little_memory_is_said_before_it_is_needed(model, tokenizer, files, 
     flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "1"]
     evaluate([*flags, "--num_beams", "1", "--no_record"])
     assert capsys.readouterr().err.count("warning: this may need ") == 1
+
+
+def test_a_baseline_is_computed_by_torch_and_has_its_own_tokenizer_beside_a_model(published, monkeypatch):
+    asked = []
+
+    def load(options):
+        asked.append((options.model, options.tokenizer, options.engine))
+        if len(asked) == 2:
+            raise UserError("both were asked for")
+
+    monkeypatch.setattr("vaswani.cli.evaluate.load_model", load)
+    with pytest.raises(UserError, match="both were asked for"):
+        evaluate([*published, "--tokenizer", "other", "--engine", "ctranslate2", "--baseline_model", "old"])
+    assert asked == [("model", "other", "ctranslate2"), ("old", None, "torch")]
