@@ -233,7 +233,7 @@ def test_scores_are_printed_where_they_cannot_be_recorded(published, tmp_path, c
 
 
 def test_a_baseline_that_is_not_there_is_said_before_anything_is_translated(published, monkeypatch):
-    monkeypatch.setattr("vaswani.evaluation.translate_all", lambda *given, **how: pytest.fail("it translates"))
+    monkeypatch.setattr("vaswani.cli.evaluate.evaluate_model", lambda *given: pytest.fail("it translates"))
     for flags in (["--baseline_hypothesis", "no.de"], ["--baseline_model", "nowhere"]):
         with pytest.raises(UserError, match=r"the file no\.de does not exist|model='nowhere'"):
             evaluate([*published, *flags])
