@@ -552,39 +552,113 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
     }
 }
 
+/* `weight` at the label, where it is among the 16 types from number i on. */
+static inline floats at_label(size i, int64_t label, float weight) {
+    return either(LANE + (int)(i - label) == 0, all(weight), (floats){0});
+}
+
+/* A row of logits as vectors: the last types of a width that is no multiple of LANES are in `rest`, with types behind
+   them whose power is nothing. */
+typedef struct {
+    bf16 *row, rest[LANES] ALIGNED;
+    size types, whole;
+} vectors;
+static inline vectors vectors_of(bf16 *row, size types) {
+    vectors x = {.row = row, .types = types, .whole = types / LANES * LANES};
+    for (int i = 0; i < LANES; i++) x.rest[i] = x.whole + i < types ? row[x.whole + i] : 0xf149; /* -1e30 */
+    return x;
+}
+static inline bf16 *vector_at(vectors *x, size i) { return i < x->whole ? x->row + i : x->rest; }
+static inline void write_rest(vectors *x) { memcpy(x->row + x->whole, x->rest, (x->types - x->whole) * sizeof(bf16)); }
+
+/* Write e^logit / e^max of each type to `powers`. Return what they are to be multiplied by, and the logsumexp. */
+typedef struct {
+    float scale, logsumexp;
+} softmax;
+static inline softmax softmax_of(vectors *x, float *powers) {
+    floats highest = widen(x->rest), sum = {0};
+    for (size i = 0; i < x->whole; i += LANES) highest = larger(highest, widen(x->row + i));
+    float max = max_of(highest);
+    for (size i = 0; i < x->types; i += LANES) {
+        floats power = exponential(widen(vector_at(x, i)) - max);
+        store(powers + i, power);
+        sum += power;
+    }
+    float total = sum_of(sum);
+    return (softmax){1 / total, max + logf(total)};
+}
+static float *make_powers(size types) { return aligned_alloc(64, up(types * sizeof(float), 64)); }
+
 /* The logits of each row become their softmax, and at its label the softmax - `nll_weight`; without a label, which is
    negative then, zero, as its sums do. */
 void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float *logsumexps,
                           float *target_logits, size rows, size types) {
-    size whole = types / LANES * LANES; /* the others are in `rest`, with -inf behind them, whose power is nothing */
 #pragma omp parallel
     {
-        float *powers = aligned_alloc(64, up((whole + LANES) * sizeof(float), 64));
+        float *powers = make_powers(types);
 #pragma omp for
         for (size n = 0; n < rows; n++) {
-            bf16 *row = logits + n * types, rest[LANES] ALIGNED;
+            bf16 *row = logits + n * types;
             if (labels[n] < 0) {
                 memset(row, 0, types * sizeof(bf16));
                 logsumexps[n] = target_logits[n] = 0;
                 continue;
             }
-            for (int i = 0; i < LANES; i++) rest[i] = whole + i < types ? row[whole + i] : 0xff80;
-            floats highest = widen(rest), sum = {0};
-            for (size i = 0; i < whole; i += LANES) highest = larger(highest, widen(row + i));
-            float max = max_of(highest), target = target_logits[n] = widen_one(row[labels[n]]);
-            for (size i = 0; i < types; i += LANES) {
-                floats power = exponential(widen(i < whole ? row + i : rest) - max);
-                store(powers + i, power);
-                sum += power;
-            }
-            float total = sum_of(sum), scale = 1 / total;
-            logsumexps[n] = max + logf(total);
-            for (size i = 0; i < whole; i += LANES) narrow(row + i, load(powers + i) * scale);
-            narrow(rest, load(powers + whole) * scale);
-            memcpy(row + whole, rest, (types - whole) * sizeof(bf16));
-            narrow(rest, all(expf(target - logsumexps[n]) - nll_weight));
-            row[labels[n]] = rest[0];
+            vectors x = vectors_of(row, types);
+            softmax p = softmax_of(&x, powers);
+            logsumexps[n] = p.logsumexp;
+            target_logits[n] = widen_one(row[labels[n]]);
+            for (size i = 0; i < types; i += LANES)
+                narrow(vector_at(&x, i), load(powers + i) * p.scale - at_label(i, labels[n], nll_weight));
+            write_rest(&x);
         }
         free(powers);
+    }
+}
+
+/* The same for rows P and, behind them, as many rows Q of the same labels, plus `alpha` times the gradient of their
+   divergence. The sums of Q, too, go behind those of P. The divergence is (KL(P || Q) + KL(Q || P)) / 2, Eq. 2 of
+   R-Drop. With r = ln P - ln Q it is the sum of (P - Q) r / 2, its gradient by the logits of P is
+   (P (r - KL(P || Q)) + P - Q) / 2. */
+void softmaxes_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float alpha, float *logsumexps,
+                            float *target_logits, float *divergences, size rows, size types) {
+#pragma omp parallel
+    {
+        float *powers_p = make_powers(types), *powers_q = make_powers(types);
+#pragma omp for
+        for (size n = 0; n < rows; n++) {
+            bf16 *row_p = logits + n * types, *row_q = row_p + rows * types;
+            float *logsumexp = logsumexps + n, *target_logit = target_logits + n, half = alpha / 2;
+            if (labels[n] < 0) {
+                memset(row_p, 0, types * sizeof(bf16));
+                memset(row_q, 0, types * sizeof(bf16));
+                logsumexp[0] = logsumexp[rows] = target_logit[0] = target_logit[rows] = divergences[n] = 0;
+                continue;
+            }
+            target_logit[0] = widen_one(row_p[labels[n]]), target_logit[rows] = widen_one(row_q[labels[n]]);
+            vectors of_p = vectors_of(row_p, types), of_q = vectors_of(row_q, types);
+            softmax p = softmax_of(&of_p, powers_p), q = softmax_of(&of_q, powers_q);
+            logsumexp[0] = p.logsumexp, logsumexp[rows] = q.logsumexp;
+            float between = p.logsumexp - q.logsumexp;
+            floats sum_p = {0}, sum_q = {0};
+            for (size i = 0; i < types; i += LANES) {
+                floats r = widen(vector_at(&of_p, i)) - widen(vector_at(&of_q, i)) - between;
+                sum_p += load(powers_p + i) * r;
+                sum_q += load(powers_q + i) * r;
+            }
+            float mean_p = sum_of(sum_p) * p.scale, mean_q = sum_of(sum_q) * q.scale;
+            divergences[n] = (mean_p - mean_q) / 2;
+            for (size i = 0; i < types; i += LANES) {
+                bf16 *to_p = vector_at(&of_p, i), *to_q = vector_at(&of_q, i);
+                floats r = widen(to_p) - widen(to_q) - between, target = at_label(i, labels[n], nll_weight);
+                floats P = load(powers_p + i) * p.scale, Q = load(powers_q + i) * q.scale;
+                narrow(to_p, P - target + half * (P * (r - mean_p) + P - Q));
+                narrow(to_q, Q - target + half * (Q * (mean_q - r) + Q - P));
+            }
+            write_rest(&of_p);
+            write_rest(&of_q);
+        }
+        free(powers_p);
+        free(powers_q);
     }
 }

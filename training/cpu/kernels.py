@@ -148,6 +148,7 @@ SIGNATURES = {
     "attention": [POINTER(Pointers), c_int, c_float, Dropout, TENSOR, TENSOR, POINTER(Shape), SIZE],
     "attention_backward": [POINTER(Pointers), TENSOR, TENSOR, c_float, Dropout, *[TENSOR] * 3, POINTER(Shape)],
     "softmax_minus_target": [TENSOR, TENSOR, c_float, TENSOR, TENSOR, SIZE, SIZE],
+    "softmaxes_minus_target": [TENSOR, TENSOR, c_float, c_float, *[TENSOR] * 3, SIZE, SIZE],
 }
 
 
@@ -417,3 +418,24 @@ def softmax_minus_target_(
     library().softmax_minus_target(
         at(logits), at(labels), nll_weight, at(logsumexps), at(target_logits), *logits.shape
     )
+
+
+def softmaxes_minus_target_(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    nll_weight: float,
+    logsumexps: torch.Tensor,
+    target_logits: torch.Tensor,
+    rdrop_alpha: float,
+) -> torch.Tensor:
+    """Do the same for the (2 N, V) `logits` of two predictions; return how far apart they are at each label (N,).
+
+    The divergence is R-Drop's (`training.objective.divergence`), of which `rdrop_alpha` times the gradient is added.
+    The others, `logsumexps` and `target_logits`, are (2, N).
+    """
+    divergences = torch.empty(len(labels), dtype=torch.float32)
+    library().softmaxes_minus_target(
+        at(logits), at(labels), nll_weight, rdrop_alpha, at(logsumexps), at(target_logits), at(divergences),
+        len(labels), logits.shape[1],
+    )  # fmt: skip
+    return divergences

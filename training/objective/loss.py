@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from training.cpu.cross_entropy import SmoothedCrossEntropy
+from training.cpu.kernels import padded
 from training.cpu.model import check_ids, decoder_states
 from training.objective.divergence import symmetric_divergence
 
@@ -108,24 +109,24 @@ class LabelSmoothedObjective(nn.Module):
         frozen_row = self.model.config.pad_token_id
         if self.with_kernels:
             states, labels = decoder_states(self.model, input_ids, attention_mask, labels)
-            if self.rdrop_alpha is None:
-                return label_smoothed_sums_by_kernels(states, projection, labels, self.label_smoothing, frozen_row)
-            hidden_states = states[0][: len(labels)]
+            sums = label_smoothed_sums_by_kernels(
+                states, projection, labels, self.label_smoothing, frozen_row, self.rdrop_alpha
+            )
         else:
             decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
             hidden_states = self.model.model(
                 input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
             ).last_hidden_state
-        weight, hidden_states = as_one_product(projection, hidden_states)
-        sums = fused_label_smoothed_sums(
-            hidden_states,
-            weight,
-            labels,
-            self.label_smoothing,
-            frozen_row=frozen_row,
-            compiled=torch.compiler.is_compiling(),
-            rdrop_alpha=self.rdrop_alpha,
-        )
+            weight, hidden_states = as_one_product(projection, hidden_states)
+            sums = fused_label_smoothed_sums(
+                hidden_states,
+                weight,
+                labels,
+                self.label_smoothing,
+                frozen_row=frozen_row,
+                compiled=torch.compiler.is_compiling(),
+                rdrop_alpha=self.rdrop_alpha,
+            )
         return sums if self.rdrop_alpha is None else LossSums(sums.loss / 2, sums.nll / 2, sums.tokens // 2)
 
 
@@ -143,14 +144,22 @@ def label_smoothed_sums_by_kernels(
     labels: torch.Tensor,
     label_smoothing: float,
     frozen_row: int | None,
+    rdrop_alpha: float | None = None,
 ) -> LossSums:
-    """Return the sums for (N, D) `states` and (rows,) `labels` of `decoder_states`."""
+    """Return the sums for (N, D) `states` and (rows,) `labels` of `decoder_states`, as `fused_label_smoothed_sums`."""
     weight, *states = as_one_product(projection, *states)
     check_ids(labels.clamp(min=0), len(weight))
-    labels = nn.functional.pad(labels, (0, len(states[0]) - len(labels)), value=-100)
+    tokens = (labels != -100).sum()
+    if rdrop_alpha is None:
+        states = [each[None] for each in states]
+    else:
+        count = len(labels) // 2
+        labels, behind = labels[:count], (0, 0, 0, padded(count) - count)  # the other half of the labels are the same
+        states = [nn.functional.pad(each[: 2 * count].unflatten(0, (2, count)), behind) for each in states]
+    labels = nn.functional.pad(labels, (0, states[0].shape[1] - len(labels)), value=-100)
     with torch.autocast("cpu", enabled=False):  # the types are chosen there, not by it
-        loss, nll_loss = SmoothedCrossEntropy.apply(*states, weight, labels, label_smoothing, frozen_row)
-    return LossSums(loss, nll_loss, (labels != -100).sum())
+        sums = SmoothedCrossEntropy.apply(*states, weight, labels, label_smoothing, frozen_row, rdrop_alpha)
+    return LossSums(*sums, tokens)
 
 
 @torch.compiler.disable

@@ -250,6 +250,28 @@ def test_logits_become_the_gradient_of_the_smoothed_cross_entropy(types):
     assert torch.allclose(logits.double(), scores.grad, rtol=2**-8, atol=1e-30)
 
 
+@pytest.mark.parametrize("types", [16, 37, 8000])
+def test_logits_of_two_predictions_become_the_gradient_with_their_divergence(types):
+    both, labels = (torch.randn(2, 6, types) * 4).bfloat16(), torch.randint(types, (6,))
+    labels[0] = types - 1
+    both[0, 1, 3] = 60.0  # all others underflow
+    both[:, 2] = both[0, 2]  # no difference
+    labels[4], scores = -100, exact(both)
+    scores.data[:, 4] = 0
+    logs = scores.log_softmax(-1)
+    divergences = ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum(-1) / 2
+    target_logits = scores.gather(-1, labels.clamp(min=0).expand(2, -1)[..., None])[..., 0] * (labels >= 0)
+    (scores.logsumexp(-1).sum() - 0.9 * target_logits.sum() + 2.5 * divergences.sum()).backward()
+    scores.grad[:, 4] = 0
+    sums = torch.full((2, 2, 6), torch.nan)
+    found = kernels.softmaxes_minus_target_(both.flatten(0, 1), labels, 0.9, *sums, 2.5)
+    assert torch.allclose(found.double(), divergences, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(sums[0].double(), scores.logsumexp(-1) * (labels >= 0), rtol=1e-6)
+    assert torch.equal(sums[1].double(), target_logits)
+    assert torch.allclose(both.double(), scores.grad, rtol=2**-7, atol=1e-5)
+    assert not both[:, 4].any()
+
+
 def test_without_a_label_all_is_zero():
     logits = torch.full((2, 20), torch.nan).bfloat16()
     logits[1] = 0
