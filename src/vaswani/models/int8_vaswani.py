@@ -151,17 +151,13 @@ def quantize(model: Any) -> None:
             tied[weight.data_ptr()] = rows, scales[:, 0]
         return tied[weight.data_ptr()]
 
-    weights = []  # kept until the end, so that no address is used twice
-    for parent in list(model.modules()):
+    for parent in list(model.modules()):  # which keeps all weights until the end, so that no address is used twice
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
                 bias = None if child.bias is None else child.bias.detach()
                 setattr(parent, name, Int8Linear(*int8_of(child.weight), bias))
             elif type(child) is nn.Embedding and name in ("embed_tokens", "shared"):
                 setattr(parent, name, Int8Embedding(*int8_of(child.weight)))
-            else:
-                continue
-            weights.append(child.weight)
 
 
 def is_quantized(model: nn.Module) -> bool:
@@ -176,12 +172,9 @@ def problem_of(model: nn.Module) -> str | None:
     device = next(model.parameters()).device
     if device.type != "cpu":
         return f"int8 is for CPUs, and the model is on {str(device)!r}: quantize it there, or use bfloat16"
-    strangers = (m for m in model.modules() if isinstance(m, nn.Linear) and type(m) is not nn.Linear)
-    stranger = next((m for m in (*strangers, *model.modules()) if hasattr(m, "base_layer")), None)
-    if stranger is not None:
-        return (
-            f"int8 does not go together with adapters ({type(stranger).__module__}): merge them into the model first"
-        )
+    adapter = next((module for module in model.modules() if hasattr(module, "base_layer")), None)
+    if adapter is not None:
+        return f"int8 does not go together with adapters ({type(adapter).__module__}): merge them into the model first"
     return None
 
 

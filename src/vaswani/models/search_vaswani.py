@@ -28,7 +28,6 @@ BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLen
 
 # Values of a block in which `largest` looks for one, and the fewest blocks for each that it looks for.
 BLOCK = 8
-MIN_BLOCKS = 4
 
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
 # steps of a quarter, all copies of a search add up to at most three times its caches.
