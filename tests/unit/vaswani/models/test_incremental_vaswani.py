@@ -1,3 +1,4 @@
+import copy
 import gc
 import math
 from weakref import ref
@@ -39,6 +40,14 @@ def hook_on_the_projection(model, monkeypatch):
     model.lm_head.register_forward_hook(lambda *given: None)
 
 
+def hook_on_the_whole(model, monkeypatch):
+    model.register_forward_hook(lambda *given: None)
+
+
+def hook_on_both_stacks(model, monkeypatch):
+    model.model.register_forward_hook(lambda *given: None)
+
+
 def compiled_layer(model, monkeypatch):
     model.model.decoder.layers[0].compile()
 
@@ -51,6 +60,18 @@ def forward_of_an_object(model, monkeypatch):
 def forward_of_a_class(model, monkeypatch):
     forward = nn.LayerNorm.forward
     monkeypatch.setattr(nn.LayerNorm, "forward", lambda self, states: forward(self, states))
+
+
+def forward_of_a_subclass(model, monkeypatch):
+    model.__class__ = type("Own", (type(model),), {"forward": lambda self, **given: None})
+
+
+def inputs_of_ones_own(model, monkeypatch):
+    model.prepare_inputs_for_generation = lambda *given, **named: {}
+
+
+def inputs_of_another_model(model, monkeypatch):
+    model.prepare_inputs_for_generation = copy.deepcopy(model).prepare_inputs_for_generation
 
 
 def subclass_of_a_parameter(model, monkeypatch):
@@ -83,8 +104,9 @@ def cache_order_of_ones_own(model, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        hook, pre_hook, hook_of_all_modules, hook_on_the_projection, compiled_layer, forward_of_an_object,
-        forward_of_a_class, subclass_of_a_parameter, weight_elsewhere, subclass_of_a_module, training,
+        hook, pre_hook, hook_of_all_modules, hook_on_the_projection, hook_on_the_whole, hook_on_both_stacks,
+        compiled_layer, forward_of_an_object, forward_of_a_class, forward_of_a_subclass, inputs_of_ones_own,
+        inputs_of_another_model, subclass_of_a_parameter, weight_elsewhere, subclass_of_a_module, training,
         attention_of_ones_own, cache_order_of_ones_own,
     ],
 )  # fmt: skip
@@ -107,6 +129,13 @@ def test_what_leaves_a_model_as_it_was_keeps_it_fast(random_model):
     with torch.autocast("cpu", torch.bfloat16):
         assert not is_as_written(model, model.model.decoder)
         assert len(model.generate(**SOURCE, max_new_tokens=2)) == 3
+
+
+def test_a_source_of_padding_alone_gives_numbers_too(random_model):
+    mask = SOURCE["attention_mask"].index_fill(0, torch.tensor([1]), 0)
+    how = {"num_beams": 2, "max_new_tokens": 2, "return_dict_in_generate": True, "output_logits": True}
+    output = random_model().generate(SOURCE["input_ids"], attention_mask=mask, **how)
+    assert torch.stack(output.logits).isfinite().all()
 
 
 def cache_of(random_model, num_beams: int) -> KVCache:
