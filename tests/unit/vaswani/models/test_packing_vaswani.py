@@ -30,6 +30,12 @@ def write_without_a_version(model):
         weight.data.mul_(1.1)
 
 
+def step_of_biases_alone(model):
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.endswith("bias"))
+    step(model)
+
+
 def replace(model):
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -47,7 +53,9 @@ def cast(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("change", [step, load, write_without_a_version, replace, merge_an_adapter, cast])
+@pytest.mark.parametrize(
+    "change", [step, step_of_biases_alone, load, write_without_a_version, replace, merge_an_adapter, cast]
+)
 def test_what_is_kept_goes_when_a_weight_changes(change, dtype, random_model):
     model = random_model().to(dtype)
     before = logits(model)
@@ -117,6 +125,7 @@ def test_bfloat16_is_packed_on_a_cpu():
     projection(layer, "weight", [layer])
     packed, _ = KEPT[layer]["weight"][1]
     assert packed.is_mkldnn
+    assert not can_be_packed(layer.weight.to("meta"))
     assert projection(layer.float(), "weight", [layer]).multiply is layer
 
 
@@ -125,10 +134,11 @@ def test_a_fingerprint_tells_weights_apart():
     marks = [fingerprint(weight)]
     weight.mul_(1)  # a new version of the same values
     marks.append(fingerprint(weight))
-    weight.data[0] += 1
+    weight.data[150:] += 1
     marks.append(fingerprint(weight))
-    marks.append(fingerprint(weight.clone()))
-    assert len(set(marks)) == 4
+    copies = weight.clone(), weight.clone()
+    marks += map(fingerprint, copies)
+    assert len(set(marks)) == 5
     with torch.inference_mode():
         assert fingerprint(torch.ones(3)) != fingerprint(torch.zeros(3))
     assert fingerprint(torch.full((2,), torch.nan))[-1] == fingerprint(torch.full((2,), torch.nan))[-1]
