@@ -62,7 +62,7 @@ def test_where_others_have_ruled_out_all_of_them_nothing_is_left():
     assert (AllowedTokens(IDS)(torch.zeros(2, 1), scores) == -math.inf).all()
 
 
-@pytest.mark.parametrize("ids", [[], [-1, 2], [0.5], 3, [[1, 2]]], ids=str)
+@pytest.mark.parametrize("ids", [[], torch.arange(0), [-1, 2], [0.5], 3, [[1, 2]]], ids=str)
 def test_what_is_no_list_of_ids_is_refused(ids):
     with pytest.raises(ValueError, match="must be the ids of tokens: whole numbers from 0 on, at least one"):
         AllowedTokens(ids)

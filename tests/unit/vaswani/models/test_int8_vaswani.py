@@ -37,6 +37,13 @@ def test_a_layer_multiplies_what_is_rounded_exactly(shape, bias):
     assert 0 < error < 0.02
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_of_another_type_gives_that_type(bias):
+    layer, states = nn.Linear(64, 48, bias=bias), torch.randn(3, 64)
+    computed = int8_linear(layer).bfloat16()(states.bfloat16())
+    torch.testing.assert_close(computed, layer(states).bfloat16(), atol=0.05, rtol=0)
+
+
 def test_a_row_does_not_depend_on_the_rows_beside_it():
     layer, states = int8_linear(nn.Linear(64, 48)), torch.randn(5, 64)
     states[1:] *= 1000
@@ -69,11 +76,16 @@ def test_all_matrices_become_int8_and_those_that_are_one_stay_one(random_model):
     ids = torch.arange(1, 6).expand(2, 5)
     expected, logits = (each(ids, decoder_input_ids=ids).logits for each in (before, model))
     assert 0 < (logits - expected).norm() / expected.norm() < 0.05
+    assert random_model().bfloat16().quantize().dtype is torch.float32
 
 
+@pytest.mark.parametrize("lm_head_bias", [False, True])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_the_fast_search_finds_what_the_modules_give(num_beams, random_model, batch, monkeypatch):
-    model = random_model().quantize()
+def test_the_fast_search_finds_what_the_modules_give(num_beams, lm_head_bias, random_model, batch, monkeypatch):
+    model = random_model(lm_head_bias=lm_head_bias)
+    if lm_head_bias:
+        torch.nn.init.normal_(model.lm_head.bias)
+    model.quantize()
     given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")}
     given |= {"num_beams": num_beams, "max_new_tokens": 8}
     fast = model.generate(**given)
@@ -126,3 +138,13 @@ def test_a_kernel_that_computes_otherwise_is_found_out(monkeypatch):
     forward = Int8Linear.forward
     monkeypatch.setattr(Int8Linear, "forward", lambda self, states: forward(self, states) * 1.001)
     assert "otherwise than expected" in kernel_problem.__wrapped__()
+
+
+def test_a_torch_without_the_kernel_or_with_another_one_is_told(monkeypatch):
+    def missing(self, states):
+        raise TypeError("unexpected argument\nand much more")
+
+    monkeypatch.setattr(Int8Linear, "forward", missing)
+    assert kernel_problem.__wrapped__().endswith("computes it otherwise than expected (unexpected argument)")
+    monkeypatch.setattr(torch.ops, "onednn", object())
+    assert kernel_problem.__wrapped__() == f"torch {torch.__version__} has no kernel for it"

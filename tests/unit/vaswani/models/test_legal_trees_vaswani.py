@@ -33,6 +33,7 @@ TAGS = {"(DT)", "(NN)", "(VBZ)", "(PRP)", "(VBP)", "(RB)", "(POS)"}
         ("", "a", OPENERS | TAGS),
         ("(S", "a b", OPENERS | TAGS),
         ("(S", ", b", OPENERS | {"(,)"}),
+        ("(S", ": b", OPENERS | TAGS),  # the vocabulary has no (:)
         ("(S", "' b", OPENERS | TAGS | {"(.)", "(,)", "('')"}),
         ("(S (NN)", "a b", OPENERS | TAGS),  # the root stays open while words are left
         ("(S (NP (NN)", "a b", OPENERS | TAGS | {")NP"}),
