@@ -20,7 +20,7 @@ def test_real_tokens_are_picked_and_put_back():
 @pytest.mark.parametrize("is_padded", [False, True])
 @torch.no_grad()
 def test_it_gives_what_the_encoder_gives(is_padded, random_model, batch):
-    model = random_model()
+    model = random_model(activation_function="swish", layer_norm_eps=0.1)
     given = batch(model.config)
     mask = given["attention_mask"] if is_padded else torch.ones_like(given["attention_mask"])
     states = encode(model.model.encoder, given["input_ids"], mask)
@@ -52,14 +52,18 @@ def test_parts_of_a_batch_are_encoded_as_the_whole(random_model, batch, monkeypa
 
 @pytest.mark.parametrize(("has_bfloat16", "has_tiles"), [(True, False), (True, True), (False, False)])
 def test_attention_is_computed_in_the_fastest_type_that_is_exact_enough(
-    has_bfloat16, has_tiles, random_model, monkeypatch
+    has_bfloat16, has_tiles, random_model, batch, monkeypatch
 ):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
     fastest = torch.bfloat16 if has_bfloat16 and not has_tiles else torch.float32
     for exact in (torch.float32, torch.float64, torch.float16):
         assert attention_dtype(random_model().to(exact)) == exact
-    assert attention_dtype(random_model().bfloat16()) == fastest
+    model = random_model().bfloat16()
+    assert attention_dtype(model) == fastest
+    given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")}
+    for num_beams in (1, 2):  # whichever it is, the products stay in bfloat16
+        assert model.generate(**given, num_beams=num_beams, max_new_tokens=1).shape == (4, 2)
     if kernel_problem() is None:
         assert attention_dtype(random_model().quantize()) == fastest
 
