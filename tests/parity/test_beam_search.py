@@ -23,6 +23,7 @@ VARIANTS = [
     UNEVEN,
     {"attention_bias": False, "tie_word_embeddings": False},
     {"position_embedding_type": "learned", "max_position_embeddings": 40},
+    {"activation_function": "swish", "layer_norm_eps": 0.1, "lm_head_bias": True},
 ]
 
 
@@ -179,10 +180,11 @@ def test_the_plain_loop_stops_early_and_is_cut_off(random_model):
 
 
 @pytest.mark.smoke
+@pytest.mark.parametrize("others", [{}, {"no_repeat_ngram_size": 2}], ids=str)
 @pytest.mark.parametrize("beams", [1, 2, 4])
-def test_neither_batch_size_nor_padding_nor_order_changes_a_translation(beams, random_model):
+def test_neither_batch_size_nor_padding_nor_order_changes_a_translation(beams, others, random_model):
     model = redraw(random_model(vocab_size=50), 0.4)
-    settings = {"num_beams": beams, "length_penalty_alpha": 0.6, "extra_target_tokens": 10}
+    settings = {"num_beams": beams, "length_penalty_alpha": 0.6, "extra_target_tokens": 10, **others}
     inputs = sources_of(model, [3, 11, 1, 6, 6, 9, 2, 4, 12, 5])
     together = [strip(tokens, model) for tokens in model.generate(**inputs, **settings)]
     assert len({len(tokens) for tokens in together}) > 3
