@@ -37,6 +37,9 @@ def test_every_field_of_a_generation_config_is_ours_or_transformers(monkeypatch)
 def test_values_that_change_nothing_ask_for_nothing():
     for call in ({"guidance_scale": 1}, {"stop_strings": []}, {"prefill_chunk_size": None}, {"do_sample": False}):
         assert DecodingSettings.read(call, None, GenerationConfig()).foreign is None
+    config = GenerationConfig()
+    config.update(note="of one's own", allow_custom_entries=True)
+    assert DecodingSettings.read({}, config, config).foreign is None
     assert DecodingSettings.read({"guidance_scale": 2}, None, GenerationConfig()).foreign == "guidance_scale"
     assert asks_for_something("guidance_scale", torch.tensor([1, 1]))
 

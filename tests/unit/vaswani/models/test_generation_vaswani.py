@@ -8,7 +8,8 @@ from transformers.generation import GenerationMixin, SuppressTokensLogitsProcess
 
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models import generation_vaswani
-from vaswani.models.generation_vaswani import length_arguments
+from vaswani.models.fusion_vaswani import AS_WRITTEN
+from vaswani.models.generation_vaswani import VaswaniGenerationMixin, length_arguments, weights_are_sharded
 
 
 pytestmark = pytest.mark.smoke
@@ -62,9 +63,11 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ({"num_beams": 2, "num_return_sequences": 2, "no_repeat_ngram_size": 2}, "beam_search"),
         ({"return_dict_in_generate": True, "output_scores": True}, "beam_search"),
         ({"length_penalty_alpha": 0}, "beam_search"),
+        ({"length_penalty_alpha": -10, "max_new_tokens": 3}, "beam_search"),
         ({"max_new_tokens": 3, "use_cache": False}, "beam_search"),
         ({"generation_config": GenerationConfig(num_beams=3)}, "beam_search"),
         ({"num_beams": 30, "max_new_tokens": 4}, "beam_search"),  # of 23 types
+        ({"labels": torch.ones(3, 1, dtype=torch.int64)}, "beam_search"),  # as transformers' Seq2SeqTrainer gives
         ({"num_beams": 1}, "greedy_search"),
         ({"num_beams": 1, "repetition_penalty": 1.2, "length_penalty_alpha": 0.6}, "greedy_search"),
         ({"length_penalty_alpha": None}, None),
@@ -78,6 +81,14 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ({"generation_config": GenerationConfig(**THEIR_DEFAULTS | {"num_beams": 3})}, "beam_search"),
         ({"compile_config": CompileConfig(backend="eager")}, None),
         ({"compile_config": CompileConfig(backend="eager"), "disable_compile": True}, "beam_search"),
+        (
+            {
+                "generation_config": GenerationConfig(
+                    compile_config=CompileConfig(backend="eager"), disable_compile=True
+                )
+            },
+            "beam_search",
+        ),
         ({"prefill_chunk_size": 2, "num_beams": 1}, None),
         ({"eos_token_id": torch.tensor(0)}, "beam_search"),
         ({"do_sample": True}, None),
@@ -116,6 +127,7 @@ def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
         ({"max_new_tokens": 2.9}, "max_new_tokens=2.9 must be a whole number, 0 or more"),
         ({"max_length": 3.5}, "max_length=3.5 must be a whole number, 0 or more"),
         ({"min_new_tokens": "3"}, "min_new_tokens='3' must be a whole number, 0 or more"),
+        ({"min_length": -1}, "min_length=-1 must be a whole number, 0 or more"),
         ({"num_return_sequences": 0}, "num_return_sequences=0 must be a whole number, 1 or more"),
         ({"num_return_sequences": 2.0}, "num_return_sequences=2.0 must be a whole number, 1 or more"),
         ({"suppress_tokens": 5}, "suppress_tokens=5 must be a list of ids"),
@@ -126,6 +138,7 @@ def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
         ({"length_penalty_alpha": float("inf")}, "length_penalty_alpha=inf must be a number"),
         ({"num_beams": 0}, "num_beams=0 must be a whole number, 1 or more"),
         ({"num_beams": -4}, "num_beams=-4 must be a whole number, 1 or more"),
+        ({"num_beams": True}, "num_beams=True must be a whole number, 1 or more"),
         ({"num_beams": 2.5}, "num_beams=2.5 must be a whole number, 1 or more"),
         ({"extra_target_tokens": -1}, "extra_target_tokens=-1 must be a whole number, 0 or more"),
         (
@@ -159,7 +172,8 @@ def test_bad_settings_are_refused_in_one_sentence(settings, message, model, sour
 )
 def test_a_source_that_is_no_batch_is_refused_with_its_shape(shape, name, num_beams, model):
     source = torch.ones(shape, dtype=torch.float32 if name == "inputs_embeds" else torch.int64)
-    message = f"a source of shape {shape} must have the shape (sentences, tokens"
+    axes = "(sentences, tokens, d_model)" if name == "inputs_embeds" else "(sentences, tokens)"
+    message = f"a source of shape {shape} must have the shape {axes}, none of them 0"
     with pytest.raises(ValueError, match=re.escape(message)):
         model.generate(**{name: source}, num_beams=num_beams, max_new_tokens=3)
 
@@ -216,6 +230,7 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, 
     assert lengths(extra_target_tokens=0) == [5, 2, 5]
     assert len(set(lengths(extra_target_tokens=None))) == 1  # transformers' limit, which knows no source
     assert lengths(max_new_tokens=3) == lengths(max_length=4) == [3, 3, 3]
+    assert lengths(max_new_tokens=60) == [60, 60, 60]
     assert lengths(generation_config=GenerationConfig(max_new_tokens=3)) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_length=4)) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_length=20)) == [55, 52, 55]  # transformers' default
@@ -331,6 +346,8 @@ def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, mon
     assert said == []  # that of the model's settings is for whoever asks for beams
     model.generate(**source, num_beams=1, length_penalty_alpha=0.6)
     assert said == ["length_penalty_alpha=0.6 has no effect with num_beams=1: it is for beam search"]
+    model.generate(**source, do_sample=True, max_new_tokens=2)
+    assert said[1].startswith("do_sample is left to transformers' beam search, whose length penalty is not the paper")
 
 
 def test_a_search_of_transformers_that_somebody_replaced_is_called(model, source, searches, monkeypatch):
@@ -369,6 +386,20 @@ def test_sharded_weights_ask_for_steps_that_all_processes_take(given, model, sou
     [settings] = seen
     assert settings["synced_gpus"] == given.get("synced_gpus", True)
     assert ("custom_generate" in settings) == bool(given)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_weights_are_sharded_where_several_processes_have_parts(processes, model, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: processes)
+    assert not weights_are_sharded(model)
+    monkeypatch.setattr("torch.distributed.tensor.DTensor", torch.nn.Parameter)
+    assert weights_are_sharded(model) == (processes > 1)
+
+
+def test_a_model_that_compiles_nothing_leaves_it_to_transformers():
+    assert VaswaniGenerationMixin().fused(None) is AS_WRITTEN
+    assert VaswaniGenerationMixin().fused(CompileConfig()) is None
 
 
 def test_processors_of_ones_own_are_called(model, source):
@@ -432,6 +463,39 @@ def test_a_prefix_counts_for_min_length_and_not_for_min_new_tokens(given, end, n
     prefix = torch.tensor([[22, 1, 2]] * 3)
     tokens = model.generate(**source, decoder_input_ids=prefix, num_beams=num_beams, **given)
     assert [row.index(0) for row in tokens.tolist()] == [end] * 3
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_without_a_token_that_ends_them_sentences_go_to_their_limit(num_beams, model, source):
+    with torch.no_grad():
+        model.model.decoder.layers[-1].final_layer_norm.bias.fill_(1.0)
+        model.lm_head.weight[0] = 3.0
+    model.generation_config.eos_token_id = None
+    tokens = model.generate(**source, num_beams=num_beams, extra_target_tokens=0)
+    assert tokens[:, 1:].tolist() == [[0] * 5] * 3
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_padding_that_ends_sentences_is_not_ruled_out(num_beams, model, source):
+    with torch.no_grad():
+        model.model.decoder.layers[-1].final_layer_norm.bias.fill_(1.0)
+        model.lm_head.weight[22] = 10.0
+    model.generation_config.suppress_tokens = None
+    tokens = model.generate(**source, num_beams=num_beams, eos_token_id=22, max_new_tokens=3)
+    assert tokens.tolist() == [[22, 22]] * 3
+
+
+def test_an_order_of_caches_of_ones_own_is_asked_for(model, source, monkeypatch):
+    expected, asked = model.generate(**source), []
+
+    def reorder(self, cache, rows):
+        asked.append(rows)
+        cache.reorder_cache(rows)
+        return cache
+
+    monkeypatch.setattr(type(model), "_reorder_cache", reorder, raising=False)
+    assert torch.equal(model.generate(**source), expected)
+    assert asked
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

@@ -101,6 +101,7 @@ def run_on_bigrams(search, tables, limit, num_beams):
     state, starts = BigramState(tables), torch.full((len(tables) * num_beams, 1), 9)
     scorer = Scorer(LogitsProcessorList(), config, starts, only_bans=True)
     sequences = search(SearchState(state, scorer, limit, num_beams))
+    assert (sequences[:, -1] != 10).any()  # no wider than the longest
     return [[token for token in row if token != 10] for row in sequences.tolist()], state.selected
 
 
