@@ -26,7 +26,7 @@ from .allowed_tokens_vaswani import AllowedTokens, normalized
 # The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 
-# Values of a block in which `largest` looks for one, and the fewest blocks for each that it looks for.
+# Values of a block in which `largest` looks for one.
 BLOCK = 8
 
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
