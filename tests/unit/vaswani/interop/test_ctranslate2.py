@@ -11,7 +11,6 @@ from vaswani.errors import UserError
 from vaswani.interop import ctranslate2 as module
 from vaswani.interop.ctranslate2 import (
     CTranslate2Model,
-    check_has_ctranslate2,
     check_settings,
     load_ctranslate2,
     save_for_ctranslate2,
@@ -109,6 +108,18 @@ def test_ranking_is_the_papers(theirs):
     assert (len(cut_off), cut_off[-1]) == (4, ids[3])
 
 
+def test_what_is_cut_off_is_ranked_by_its_whole_length(theirs, tokenizer):
+    """Each sentence has its own limit, but CTranslate2 the longest of them for all."""
+    found = SimpleNamespace(scores=[-2.0, -2.5], hypotheses=[["a"] * 5, ["a"] * 6])
+    theirs.translator = SimpleNamespace(translate_batch=lambda sources, **settings: [found] * len(sources))
+    theirs.generation_config.extra_target_tokens = 2
+    inputs = tokenizer(["one", "one two three four five"], padding=True, return_tensors="pt")
+    settings = {"return_dict_in_generate": True, "output_scores": True, "num_return_sequences": 2}
+    output = theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=2, **settings)
+    assert output.sequences_scores[:2].equal(output.sequences_scores[2:])
+    assert ((output.sequences[:2, 1:] != 264).sum(1) <= inputs.attention_mask[0].sum() + 2).all()
+
+
 def test_lengths_are_limited_for_each_sentence(theirs, tokenizer):
     theirs.generation_config.extra_target_tokens = 2
     inputs = tokenizer(["one", "one two three four five"], padding=True, return_tensors="pt")
@@ -133,6 +144,8 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
     assert model.translator.compute_type.startswith("int8")
     assert str(model).startswith("CTranslate2 int8")
     assert str(model).endswith(" thread(s) each, cpu")
+    with pytest.raises(ValueError, match="cannot be trained"):
+        model.train()
 
 
 def test_types_workers_and_threads_reach_the_library(random_model, tokenizer, tmp_path, monkeypatch):
@@ -144,14 +157,24 @@ def test_types_workers_and_threads_reach_the_library(random_model, tokenizer, tm
     assert (model.workers, model.threads) == (2, 3)
 
 
-def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_path):
+def test_bad_input_is_one_sentence(random_model, tokenizer, tmp_path):
     save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path)
     with pytest.raises(UserError, match="device='tpu' must be 'cpu' or 'cuda' for engine 'ctranslate2'"):
         load_ctranslate2(tmp_path, device="tpu")
     with pytest.raises(UserError, match=f"dtype='int3' must be one of {supported_types('cpu')[0]}"):
         load_ctranslate2(tmp_path, device="cpu", dtype="int3")
-    with pytest.raises(UserError, match="pad_token_id=1 must be 22, the last id, here"):
-        check_has_ctranslate2(tiny_config(pad_token_id=1))
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        with pytest.raises(UserError, match=f"{name}=1 must be 264, the last id, here"):
+            save_for_ctranslate2(random_model(vocab_size=265, **{name: 1}), tokenizer, tmp_path)
+    ours = random_model(vocab_size=265)
+    ours.generation_config.no_repeat_ngram_size = 3
+    with pytest.raises(UserError, match="no_repeat_ngram_size=3 must be left out"):
+        save_for_ctranslate2(ours, tokenizer, tmp_path)
+    whole = (tmp_path / "generation_config.json").read_text()
+    ours.generation_config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no_repeat_ngram_size=3 must be left out"):
+        load_ctranslate2(tmp_path, device="cpu")
+    (tmp_path / "generation_config.json").write_text(whole)
     (tmp_path / "model.bin").write_bytes(b"half")
     with pytest.raises(UserError, match="CTranslate2 cannot open"):
         load_ctranslate2(tmp_path, device="cpu")
@@ -161,6 +184,19 @@ def test_a_missing_library_is_named(random_model, tokenizer, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match="needs the package ctranslate2, which is not installed"):
         save_for_ctranslate2(random_model(vocab_size=265), tokenizer, tmp_path)
+
+
+def test_a_long_source_is_read_to_its_end(random_model, tokenizer, tmp_path):
+    """CTranslate2 reads 1,024 tokens, unless it is told otherwise."""
+    ours = random_model(vocab_size=265, max_position_embeddings=2000)
+    save_for_ctranslate2(ours, tokenizer, tmp_path)
+    theirs, ids = CTranslate2Model(tmp_path), torch.randint(1, 264, (1, 1900))
+    mask, settings = torch.ones_like(ids), {"return_dict_in_generate": True, "output_scores": True}
+    output = theirs.generate(ids, mask, num_beams=1, max_new_tokens=5, **settings)
+    labels = output.sequences[:, 1:]
+    mine, other = (score(ids, mask, labels) for score in (log_probabilities_of(ours), theirs.log_probabilities))
+    torch.testing.assert_close(other, mine, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.sequences_scores, other.sum(1), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
@@ -182,6 +218,7 @@ def test_what_is_longer_than_its_table_of_positions_is_cut_off(kind, random_mode
         ({"suppress_tokens": [5, 264]}, "suppress_tokens=.5, 264. must be left out"),
         ({"length_penalty": 2.0}, "length_penalty=2.0 must be left out"),
         ({"do_sample": True}, "do_sample=True must be left out"),
+        ({"length_penalty_alpha": None}, "length_penalty_alpha must be a number here"),
     ],
 )
 def test_settings_that_it_would_ignore_are_refused(settings, complaint):

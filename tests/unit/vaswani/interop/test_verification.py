@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from sacrebleu.metrics import CHRF
 
 from vaswani.errors import UserError
+from vaswani.interop import verification
 from vaswani.interop.marian import to_marian
 from vaswani.interop.verification import Agreement, compare, log_probabilities_of, made_up_sentences
 from vaswani.tokenization import train_tokenizer
@@ -55,6 +58,31 @@ def test_another_model_does_not(random_model, tokenizer):
     assert agreement.chrf["greedy"] < 100
     with pytest.raises(UserError, match="log-probabilities differ by up to"):
         agreement.check()
+
+
+def test_chrf_is_of_their_text_against_ours_and_of_both_against_references(random_model, tokenizer, monkeypatch):
+    ours, other, references = random_model(vocab_size=265), random_model(vocab_size=265), ["one two four"]
+    mine, theirs = ["one two three"], ["one two"]
+
+    def write(model, *given, **settings):
+        return [[SimpleNamespace(text=text)] for text in (mine if model is ours else theirs)]
+
+    monkeypatch.setattr(verification, "translate", write)
+    agreement = compare(ours, tokenizer, other, log_probabilities_of(ours), ["six"], {}, references=references)
+    assert agreement.chrf["greedy"] == CHRF().corpus_score(theirs, [mine]).score
+    expected = tuple(CHRF().corpus_score(texts, [references]).score for texts in (mine, theirs))
+    assert agreement.reference_chrf["greedy"] == expected
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_the_largest_difference_is_that_of_all_batches(wrong, random_model, tokenizer, monkeypatch):
+    monkeypatch.setattr(verification, "BATCH", 1)
+    ours, batches = random_model(vocab_size=265), iter(range(2))
+    mine = log_probabilities_of(ours)
+    agreement = compare(
+        ours, tokenizer, ours, lambda *given: mine(*given) + (next(batches) == wrong), ["one two", "six"], {}
+    )
+    assert agreement.largest_difference == pytest.approx(1)
 
 
 def test_what_stands_behind_the_end_of_a_sentence_does_not_count(random_model, tokenizer):
