@@ -60,7 +60,7 @@ def test_positions_begin_behind_pad_wherever_it_is():
 
 
 def test_the_config_says_what_it_is():
-    config = from_fsmt(fsmt_model()).config
+    config = from_fsmt(fsmt_model(attention_dropout=0.3, activation_dropout=0.4)).config
     assert (config.source_lang, config.target_lang, config.vocab_size) == ("en", "de", 23)
     assert (config.pad_token_id, config.eos_token_id, config.bos_token_id, config.decoder_start_token_id) == (
         1,
@@ -69,7 +69,8 @@ def test_the_config_says_what_it_is():
         2,
     )
     assert (config.position_embedding_type, config.max_position_embeddings) == ("learned", 30)
-    assert (config.encoder_ffn_dim, config.decoder_ffn_dim, config.dropout) == (32, 48, 0.2)
+    assert (config.encoder_ffn_dim, config.decoder_ffn_dim) == (32, 48)
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.2, 0.3, 0.4)
     assert not config.tie_word_embeddings
 
 
@@ -85,6 +86,7 @@ def test_its_positions_are_not_the_papers():
         ({"src_vocab_size": 24}, "src_vocab_size=24 must be 23 here: our Transformer has nothing else"),
         ({"activation_function": "gelu"}, "activation_function='gelu' must be 'relu' or 'swish'"),
         ({"scale_embedding": False}, "scale_embedding=False must be True here"),
+        ({"encoder_layerdrop": 0.2}, "encoder_layerdrop=0.2 must be 0 here"),
         ({"decoder_layerdrop": 0.2}, "decoder_layerdrop=0.2 must be 0 here"),
     ],
 )

@@ -69,6 +69,10 @@ def test_the_config_says_what_it_is():
     assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (0, 1, 0)
     assert (config.layer_norm_eps, config.tie_word_embeddings, config.attention_bias) == (0.1, False, False)
     assert ours.generation_config.suppress_tokens == [0]
+    named = {name: hparams[name] for name in ("hidden_size", "filter_size", "num_heads", "num_hidden_layers")}
+    named |= {name: hparams[name] for name in hparams if name.startswith(("num_decoder", "attention_"))}
+    config = from_t2t(variables, named | {"attention_dropout": 0.0}, 8).config  # for the rest, its own defaults
+    assert (config.dropout, config.activation_dropout, config.layer_norm_eps) == (0.1, 0.0, 1e-6)
 
 
 def test_what_training_left_in_a_checkpoint_is_left_out():
@@ -135,6 +139,27 @@ def test_what_ours_cannot_be_is_refused_by_name(changes, complaint):
     variables, hparams, _ = read("tied")
     with pytest.raises(UserError, match=complaint.replace("(", r"\(")):
         from_t2t(variables, hparams | changes, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("norm_type", "noam"),
+        ("multiply_embedding_mode", "none"),
+        ("ffn_layer", "sepconv"),
+        ("attention_variables_3d", True),
+        ("prepend_mode", "prepend_inputs_full_attention"),
+        ("proximity_bias", True),
+        ("causal_decoder_self_attention", False),
+        ("unidirectional_encoder", True),
+        ("hard_attention_k", 3),
+        ("num_area_layers", 1),
+    ],
+)
+def test_every_setting_of_another_model_is_refused(name, value):
+    variables, hparams, _ = read("tied")
+    with pytest.raises(UserError, match=f"{name}={value!r} must be .* here"):
+        from_t2t(variables, hparams | {name: value}, 8)
 
 
 @pytest.mark.parametrize(("case", "row"), [("tied", None), ("tied", 32), ("tied", -1), ("without_target_space", 8)])
