@@ -64,8 +64,10 @@ def test_a_report_without_a_finished_run_has_the_papers_figures(described, runs,
 
 
 def test_tables_leave_out_columns_that_are_empty():
-    rows = [{"row": "base", "heads": 8, "paper_parameters": None, "max_steps": 5}]
-    assert tables(rows, align) == "row   h\nbase  8\n\nrow   updates\nbase        5"
+    rows = [{"row": "B-k16", "d_model": 512, "d_ff": 2048, "heads": 8, "d_k": 16, "d_v": 64, "max_steps": 5}]
+    rows[0]["paper_parameters"] = None
+    first = "row    d_model  d_ff  h  d_k  d_v\nB-k16      512  2048  8   16   64"
+    assert tables(rows, align) == f"{first}\n\nrow    updates\nB-k16        5"
 
 
 def test_the_picture_has_the_paper_above_and_ours_below(described, runs, tmp_path, monkeypatch):

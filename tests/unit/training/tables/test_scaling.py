@@ -6,7 +6,7 @@ import pytest
 
 from training.tables.rows import ROWS
 from training.tables.scaling import scale_config, write_scaled_config
-from vaswani import RecurrentConfig
+from vaswani import ConvolutionalConfig, RecurrentConfig
 from vaswani.errors import UserError
 
 
@@ -48,9 +48,14 @@ def test_other_scales_are_refused(scale):
         scale_config(ROWS["base"].config, scale)
 
 
-def test_a_recurrent_model_is_scaled_by_the_same_rule():
+def test_other_models_are_scaled_by_the_same_rule():
     small = scale_config(RecurrentConfig(attention="additive", dropout=0.4), 0.5)
     assert (small.d_model, small.num_layers, small.attention, small.dropout) == (500, 2, "additive", 0.4)
     assert scale_config(RecurrentConfig(num_layers=1), 0.5).num_layers == 1
+    layers = {"encoder_channels": [32, 64, 96], "decoder_channels": [64, 128]}
+    layers |= {"encoder_kernel_sizes": [3, 5, 1], "decoder_kernel_sizes": [5, 3]}
+    small = scale_config(ConvolutionalConfig(d_model=64, **layers), 0.5)
+    assert (small.d_model, small.encoder_channels, small.decoder_channels) == (32, [16, 48], [32])
+    assert (small.encoder_kernel_sizes, small.decoder_kernel_sizes) == ([3, 1], [5])
     with pytest.raises(UserError, match=r"scale=0.0625 would make d_model=1000 a fraction, 62.5"):
         scale_config(RecurrentConfig(), 1 / 16)

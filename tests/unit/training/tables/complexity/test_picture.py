@@ -5,9 +5,10 @@ import pytest
 from matplotlib.image import imread
 
 from training.tables.complexity import measuring, picture
+from training.tables.complexity.fits import series
 from training.tables.complexity.picture import PANELS, STYLES, draw, sizes
-from training.tables.complexity.rows import ROWS
-from training.tables.complexity.softmax import SCORES
+from training.tables.complexity.rows import ROWS, Size
+from training.tables.complexity.softmax import KEYS, SCORES
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,10 @@ def test_the_picture_shows_what_was_measured_and_says_what_it_is(grid, records, 
     assert len(drawn) == len(PANELS) * len(ROWS) + len(SCORES)
     assert drawn[3, "recurrent"] == [(4, 13.0), (8, 25.0), (16, 49.0)]
     assert drawn[0, "self-attention"] == [(n, pytest.approx(2 * 4 * n**2 * 16 / 1e9)) for n in grid.lengths]
+    for number, quantity, factor in ((1, "seconds", 1e3), (2, "bytes", 1e-6)):
+        values = dict(series(records, f"forward_backward_{quantity}", "lstm", "n", grid.base(ROWS["lstm"])))
+        assert drawn[number, "lstm"] == [(n, pytest.approx(value * factor)) for n, value in values.items()]
+    assert drawn[5, "additive"] == series(records, "softmax_gradient_median", "additive", "d", Size(KEYS, 1))
     assert imread(tmp_path / "a.png").shape[1] > 1000
     assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from training.tables.complexity import measuring, report
+from training.tables.complexity.fits import exponents
 from training.tables.complexity.measuring import UNITS
 from training.tables.complexity.report import digits, line, place, power_law, write_markdown, write_report
 from training.tables.complexity.rows import ROWS, Size
@@ -65,6 +66,9 @@ def test_costs_are_those_that_were_measured_in_other_units(grid, records):
     assert cells["ms f+b"] == digits(figures["forward_backward_seconds"] * 1e3)
     assert cells["MB"] == digits(figures["forward_bytes"] / 1e6)
     assert cells["MB f+b"] == digits(figures["forward_backward_bytes"] / 1e6)
+    for unit, quantity in (("ms", "seconds"), ("MB", "bytes")):
+        fitted = exponents(records, f"forward_backward_{quantity}", ROWS["dilated"], size)
+        assert cells[f"{unit} grow as"] == power_law(fitted)
     assert len(rows) == len(ROWS)
     assert len(set(titles)) == len(titles)
 
@@ -72,15 +76,16 @@ def test_costs_are_those_that_were_measured_in_other_units(grid, records):
 def test_self_attention_has_more_operations_than_recurrence_from_n_equal_to_d(grid, records):
     wide = dataclasses.replace(grid, widths=(32, 64), rows=[ROWS["self-attention"], ROWS["recurrent"]])
     flops = [
-        measuring.Record(quantity, name, Size(n, d), cost(n, d))
-        for quantity in ("forward_flops", "forward_seconds", "forward_backward_seconds")
+        measuring.Record(quantity, name, Size(n, d), cost(n, d) * (factor if name == "recurrent" else 1))
+        for quantity, factor in (("forward_flops", 1), ("forward_seconds", 1.25), ("forward_backward_seconds", 1.5))
         for name, cost in (("self-attention", lambda n, d: n * n * d), ("recurrent", lambda n, d: n * d * d))
         for n in wide.lengths
         for d in wide.widths
     ]
     (titles, *rows) = tables(report.crossing_table(flops, wide))[0]
     assert titles == ["layers", "d", "n by FLOPs", "n by time", "n by time f+b"]
-    assert rows == [["self-attention / recurrent (Elman)", str(d), str(d), str(d), str(d)] for d in (32, 64)]
+    pair = "self-attention / recurrent (Elman)"
+    assert rows == [[pair, "32", "32", "40", "48"], [pair, "64", "64", "80", "96"]]
 
 
 def test_layers_that_were_not_measured_are_not_compared(grid, records):
@@ -109,8 +114,14 @@ def test_the_files_hold_what_was_measured(grid, records, tmp_path, monkeypatch):
 def test_every_row_of_the_softmax_table_is_one_d_k(grid, records):
     *_, (titles, *rows) = tables(write_markdown(records, grid, ""))
     assert [row[0] for row in rows] == ["4", "64"]
-    (variance,) = [r.value for r in records if (r.quantity, r.layer, r.size.d) == ("score_variance", "additive", 64)]
-    assert rows[1][titles.index("variance, additive")] == digits(variance)
+    found = {r.quantity: r.value for r in records if (r.layer, r.size.d) == ("additive", 64)}
+    for title, quantity in (
+        ("variance", "score_variance"),
+        ("entropy", "softmax_entropy"),
+        ("gradient (median)", "softmax_gradient_median"),
+        ("gradient (mean)", "softmax_gradient_mean"),
+    ):
+        assert rows[1][titles.index(f"{title}, additive")] == digits(found[quantity])
 
 
 def test_laws_are_written_as_one_reads_them():

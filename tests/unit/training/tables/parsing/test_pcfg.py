@@ -72,6 +72,21 @@ def test_probabilities_of_the_tags_of_a_word_add_up_to_one(trees):
         assert math.isclose(sum(grammar.tag_probabilities(word).values()), 1.0)
 
 
+def test_rare_words_may_have_the_tags_of_other_rare_ones_that_look_alike():
+    rare = Tree("S", [Tree("VBD", ["walked"]), Tree("VBN", ["talked"])])
+    grammar = Pcfg([rare] + [Tree("S", [Tree("JJ", ["looked"]), Tree("NN", ["x"])])] * 5)
+    assert grammar.tag_probabilities("walked") == {"VBD": 0.75, "VBN": 0.25}
+    assert grammar.tag_probabilities("balked") == {"VBD": 0.5, "VBN": 0.5}
+    assert grammar.tag_probabilities("looked") == {"JJ": 1}
+
+
+def test_a_word_counts_for_more_with_a_rarer_tag():
+    """Two trees whose rules, and whose tags for x, are as likely; but other words are B more often than C."""
+    frequent, rare = (Tree("S", [Tree("A", ["a"]), Tree(tag, ["x"])]) for tag in "BC")
+    others = [Tree("S", [Tree("B", ["y"]), Tree("B", ["y"])])] * 20
+    assert Pcfg([frequent, rare] * 5 + others).parse(["a", "x"]) == rare
+
+
 def test_a_unary_chain_ends_in_its_part_of_speech():
     assert (tag_of("S+NP+NN"), tag_of("NP^<S>"), tag_of(".")) == ("NN", "NP", ".")
 

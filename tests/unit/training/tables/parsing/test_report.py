@@ -72,6 +72,11 @@ def test_lines_are_told_apart_without_colours(results, tmp_path, monkeypatch):
     for axes in figures[0].axes:
         lines = axes.get_lines()
         assert len({(line.get_linestyle(), line.get_marker(), line.get_fillstyle()) for line in lines}) == len(lines)
+    over_trees, over_length = (
+        {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()} for axes in figures[0].axes
+    )
+    assert over_trees["Transformer, free"] == [[50, 30.5], [100, 40.5]]
+    assert over_length["Transformer, free"][0] == [0, 40.5]  # with all trees
     labels = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert labels == [
         "PCFG",

@@ -13,11 +13,25 @@ def splits(tmp_path):
     return {"train": trees, "validation": trees[:1], "test": trees[1:2]}
 
 
+# Table 4 as the paper prints it.
+TABLE_4 = [
+    ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
+    ("Petrov et al. (2006)", "WSJ only, discriminative", 90.4),
+    ("Zhu et al. (2013)", "WSJ only, discriminative", 90.4),
+    ("Dyer et al. (2016)", "WSJ only, discriminative", 91.7),
+    ("Transformer (4 layers)", "WSJ only, discriminative", 91.3),
+    ("Zhu et al. (2013)", "semi-supervised", 91.3),
+    ("Huang & Harper (2009)", "semi-supervised", 91.3),
+    ("McClosky et al. (2006)", "semi-supervised", 92.1),
+    ("Vinyals & Kaiser et al. (2014)", "semi-supervised", 92.1),
+    ("Transformer (4 layers)", "semi-supervised", 92.7),
+    ("Luong et al. (2015)", "multi-task", 93.0),
+    ("Dyer et al. (2016)", "generative", 93.3),
+]
+
+
 def test_the_papers_rows_are_as_printed():
-    transformers = [(row.training, row.f1) for row in PAPER_ROWS if row.parser.startswith("Transformer")]
-    assert transformers == [("WSJ only, discriminative", 91.3), ("semi-supervised", 92.7)]
-    assert len(PAPER_ROWS) == 12
-    assert sum(row.f1 for row in PAPER_ROWS) == pytest.approx(1097.9)
+    assert [(row.parser, row.training, row.f1) for row in PAPER_ROWS] == TABLE_4
 
 
 def test_rows_are_shares_and_one_of_which_nothing_is_made():

@@ -101,10 +101,11 @@ def test_a_search_must_go_beyond_the_warm_up(make_plan):
 
 
 def test_one_rate_needs_no_search(make_plan):
-    plan = make_plan(learning_rate_factors=[0.7])
+    plan = make_plan(flops=None, target_tokens=3999, learning_rate_factors=[0.7])
     assert plan.plan_search() == []
     plan.choose()
     assert [entry.factor for entry in plan.entries] == [0.7, 0.7]
+    assert [run.settings.run.average_checkpoints for run in plan.plan_runs()] == [3] * 4  # of as many updates
 
 
 def test_final_runs_have_recipe_budget_rate_seed_and_the_flags_of_the_command(make_plan, tmp_path):

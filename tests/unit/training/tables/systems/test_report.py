@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from training.tables.systems.catalogue import SYSTEMS
-from training.tables.systems.records import Point, Result, Table
+from training.tables.systems.records import Point, Result, Table, means
 from training.tables.systems.report import STYLES, cost, list_plan, quality, write_report
 from vaswani.scoring.lengths import Bucket
 from vaswani.scoring.references import EvaluationSet
@@ -38,18 +38,23 @@ def cells(text: str) -> list[list[str]]:
 def test_each_figure_stands_under_its_title(table):
     titles, row, _ = cells(cost(table))
     found = dict(zip(titles, row, strict=True))
-    middle = {name: (getattr(table.results[0], name) + getattr(table.results[1], name)) / 2 for name in (
-        "parameters", "training_seconds", "decoding_tokens_per_second", "training_tokens_per_second", "max_steps",
-    )}  # fmt: skip
+    middle = {name: means(table.of("recurrent"), name) for name in list(vars(table.results[0]))[2:]}
     assert found["parameters"] == f"{middle['parameters']:,.0f}"
     assert found["training seconds"] == f"{middle['training_seconds']:,.0f}"
     assert found["target tokens/s, decoding"] == f"{middle['decoding_tokens_per_second']:,.0f}"
     assert found["target tokens/s, training"] == f"{middle['training_tokens_per_second']:,.0f}"
     assert found["updates"] == f"{middle['max_steps']:,.0f}"
+    assert found["target tokens"] == f"{middle['target_tokens']:,.0f}"
+    assert found["learning rate factor"] == f"{middle['learning_rate_factor']:g}"
+    assert found["FLOPs per target token"] == f"{middle['flops_per_target_token']:.2e}"
+    for title, name in (("FLOPs of the search", "search_flops"), ("training FLOPs", "training_flops")):
+        assert found[title] == f"{middle[name]:.1e}"
     titles, row, baseline = cells(quality(table))
     one, two = table.results[:2]
     assert row[titles.index("PPL")] == f"{(one.perplexity + two.perplexity) / 2:.2f}"
     assert row[titles.index("BLEU (paper's protocol)")] == f"{(one.paper_bleu + two.paper_bleu) / 2:.2f}"
+    differences = [cell for title, cell in zip(titles, row, strict=True) if title == "less Transformer's"]
+    assert differences == [f"{middle[name]:+.2f}" for name in ("paper_minus_baseline", "minus_baseline")]
     assert row[titles.index("sacreBLEU of each seed")] == f"{one.sacrebleu:.2f}, {two.sacrebleu:.2f}"
     assert row[titles.index("p")] == f"{two.p_value:.3f}"  # the larger one
     assert baseline[titles.index("p")] == ""
