@@ -294,6 +294,9 @@ def test_what_is_no_number_stays_none():
             torch.randn(64, 16), sublayer, None, nothing, torch.ones(16), torch.ones(16), 1e-5, 64
         )
         assert found.output.isnan().all(1).tolist() == [row == 1 for row in range(64)]
+        states = torch.zeros(64, 16).bfloat16()
+        states[1, 3] = value
+        assert kernels.relu_(states, nothing).isfinite().all(1).tolist() == [row != 1 for row in range(64)]
     product = torch.randn(64, 48).bfloat16()
     product[:4, 0] = torch.nan
     heads = heads_of([4, 4], [4, 4], 1, 16, 16)
@@ -311,7 +314,15 @@ def test_it_is_the_same_with_any_number_of_threads():
         output, weights = kernels.attention(Projected(*product.split(32, dim=1)), Biases(), heads, True, dropout)
         found = kernels.add_norm(torch.randn(128, 32), output, None, dropout, torch.ones(32), torch.ones(32), 1e-5, 70)
         sums = kernels.add_norm_backward(found.output, None, found.normed, found.rstd, dropout, torch.ones(32))[2]
-        return output, weights, found.output[:70], sums
+        d_table, d_product, active = torch.zeros(9, 32), torch.zeros_like(product), product.clone()
+        kernels.embed_backward(found.output, found.rounded, torch.arange(70) % 9, 0, 3.0, dropout, d_table, None)
+        places = Projected(*product.split(32, dim=1)), Projected(*d_product.split(32, dim=1))
+        kernels.attention_backward(places[0], Biases(), heads, weights, found.rounded, dropout, places[1])
+        d_bias = kernels.relu_backward_(active, kernels.relu_(product.clone(), dropout), dropout)
+        logits = product.clone()
+        losses = softmax_minus_target(logits, torch.arange(128) % 96, 0.9)
+        gradients = d_table, d_product, active, d_bias, kernels.sum_of_rows(product)
+        return output, weights, found.output[:70], sums, *gradients, logits, losses
 
     before = torch.get_num_threads()  # torch's OpenMP may be the kernels', too
     try:
