@@ -9,10 +9,12 @@ from training.reports.curves import (
     draw_curve,
     draw_curves,
     draw_lengths,
+    scores_by_length,
     thinned,
 )
 from training.reports.records import read_runs
 from vaswani.pictures.look import LIGHT
+from vaswani.scoring.lengths import bleu_of, buckets
 
 
 @pytest.fixture
@@ -21,6 +23,7 @@ def runs(make_run):
 
 
 def test_every_metric_has_its_own_points(runs):
+    runs[0].evaluations.append(runs[0].evaluations[-1] | {"split": "test"})  # which is not drawn
     drawn = draw_curves(runs[:1])
     assert set(drawn) == set(CURVES) - {"bracketing_f1"}
     for name, values in {
@@ -74,6 +77,19 @@ def test_lengths_and_scores_by_length_are_drawn(runs):
     assert len(figure.axes[0].get_lines()) == 2
     assert figure.axes[0].get_lines()[0].get_ydata()[-1] > 0
     assert draw_by_length(runs, "test") is None
+
+
+def test_scores_by_length_are_those_of_the_last_evaluation(runs, make_run):
+    last = runs[0].outputs("validation")[-1]
+    expected = {part.name: bleu_of(part, last.outputs, last.references) for part in buckets(last.sources)}
+    assert scores_by_length(runs[0], "validation") == expected
+    [parser] = read_runs([make_run("parser", target_lang="tree")])
+    for f1, row in zip((70.0, 80.0), parser.evaluations, strict=True):
+        row["bracketing_f1_by_length"] = {
+            "1-10": {"sentences": 2, "bracketing_f1": f1},
+            "11-20": {"sentences": 0, "bracketing_f1": 0.0},
+        }
+    assert scores_by_length(parser, "validation") == {"1-10": 80.0}
 
 
 def test_a_drawing_is_an_svg_whose_text_is_text(runs):

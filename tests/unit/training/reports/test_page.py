@@ -98,6 +98,15 @@ def test_sentences_stand_beside_their_references_with_differences_marked(page, m
     assert [row[0] for row in best[1:]] == ["100.0", "100.0"]
 
 
+def test_the_worst_and_the_best_are_of_the_test_text_where_there_is_one(page, make_run):
+    directory = make_run()
+    for kind, words in {"source": "eins", "reference": "one", "final": "other"}.items():
+        (directory / "outputs" / f"test.{kind}.txt").write_text(f"{words} a\n{words} b\n")
+    shown = page(directory)
+    assert shown.tables[5][1][1:3] == ["eins a", "other a"]
+    assert shown.tables[2][-1][2] == "zwei Katzen <b>"  # samples through training are of validation
+
+
 def test_runs_stand_side_by_side_what_differs_first(page, make_run):
     shown = page(make_run("one"), make_run("two", seed=7, warmup_steps=9))
     assert shown.tables[0][0] == ["", "one", "two"]
@@ -131,7 +140,7 @@ def test_drawings_are_files_too(drawn_page, make_run, tmp_path):
     assert re.match(r"<svg[^>]*><style>:root", (tmp_path / "shown" / "loss.svg").read_text())
 
 
-def test_a_parser_has_its_own_scores(page, make_run):
+def test_a_parser_has_its_own_scores(page, make_run, tmp_path):
     directory = make_run(target_lang="tree")
     groups = {"1-10": {"sentences": 2, "bracketing_f1": 80.0}, "11-20": {"sentences": 0, "bracketing_f1": 0.0}}
     row = {"step": 6, "split": "validation", "bracketing_f1": 71.5, "tagging_accuracy": 90.0, "nll": 0.4}
@@ -140,3 +149,4 @@ def test_a_parser_has_its_own_scores(page, make_run):
     shown = page(directory)
     assert cells(shown.tables[0])["validation: labelled F1 (EVALB)"] == ["71.5"]
     assert "validation: sacreBLEU" not in cells(shown.tables[0])
+    assert 'lang="tree"' not in (tmp_path / "shown.html").read_text(encoding="utf-8")

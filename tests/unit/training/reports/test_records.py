@@ -36,9 +36,12 @@ def test_its_flops_are_those_of_its_model(make_run, tiny_config):
     directory = make_run()
     [run] = read_runs([directory])
     assert run.flops is None
-    tiny_config().save_pretrained(directory / "model")
+    tiny_config().save_pretrained(directory / "checkpoints" / "step-2")
     [run] = read_runs([directory])
     assert run.flops == pytest.approx(1200 * flops_per_target_token(tiny_config()))
+    tiny_config(d_model=32).save_pretrained(directory / "model")
+    [run] = read_runs([directory])
+    assert run.flops == pytest.approx(1200 * flops_per_target_token(tiny_config(d_model=32)))
     tiny_config(attention_restriction=2).save_pretrained(directory / "model")
     [run] = read_runs([directory])
     assert run.flops is None  # nobody counts these

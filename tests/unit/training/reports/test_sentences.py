@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import sacrebleu
 
@@ -40,6 +42,9 @@ def test_no_sentence_is_both_and_none_stands_twice():
     worst, best = extremes(few)
     assert ([one.chrf for one in worst], [one.chrf for one in best]) == ([0.0], [100.0])
     assert extremes(Outputs("test", None, [], [], [])) == ([], [])
+    right = ["a b c", "a b c d e"]  # the longer one says more
+    _, best = extremes(Outputs("test", None, list("1234"), [*right, "x", "y"], [*right, "z", "w"]))
+    assert [one.source for one in best] == ["2", "1"]
 
 
 def test_a_few_sentences_are_followed_through_training_to_the_end():
@@ -49,5 +54,7 @@ def test_a_few_sentences_are_followed_through_training_to_the_end():
     for rows in samples:
         assert len(rows) <= MOMENTS
         assert rows[-1].label == "at the end"
+    few = replace(evaluation(1), outputs=evaluation(1).outputs[:20])
+    assert [len(rows) for rows in through_training([few, evaluation()])] == [2, 2, 1, 1]
     assert through_training([]) == []
     assert len(through_training([evaluation(1, count=2)])) == 2
