@@ -11,6 +11,7 @@ from training.benchmarks.processes import run_and_watch
 from training.benchmarks.records import Turn
 from training.benchmarks.training import launcher
 from training.settings import ROOT
+from training.trainer.model import load_config
 from vaswani.errors import UserError
 
 
@@ -68,13 +69,52 @@ def test_several_processes_count_their_tokens_together_and_decide_alike(clock, m
 
 @pytest.mark.parametrize(("rank", "order"), [(0, ["prepare", "barrier"]), (1, ["barrier", "prepare"])])
 def test_the_first_process_prepares_the_data_before_the_others(monkeypatch, rank, order):
-    seen = []
-    prepare = contenders.prepare
+    seen, planned = [], []
+    prepare, plan = contenders.prepare, contenders.plan_updates
+    monkeypatch.setattr(contenders, "plan_updates", lambda *given: planned.append(given[2:]) or plan(*given))
     monkeypatch.setattr(contenders, "prepare", lambda *given: [seen.append("prepare"), prepare(*given)][1])
     monkeypatch.setattr(contenders.distributed, "get_rank", lambda: rank)
     monkeypatch.setattr(contenders.distributed, "barrier", lambda: seen.append("barrier"))
     next(contenders.our_batches(replace(TURN, processes=2)))
     assert seen == order
+    assert planned == [(rank, 2)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_share_the_cores_and_the_first_one_tells(rank, monkeypatch, capsys):
+    threads = []
+    monkeypatch.setitem(contenders.CONTENDERS, "loader", lambda turn: 5.0)
+    monkeypatch.setattr(contenders.torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(contenders, "usable_cores", lambda: 6)
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(contenders.distributed, name, lambda *given: None)
+    monkeypatch.setattr(contenders.distributed, "get_rank", lambda: rank)
+    main(replace(TURN, processes=2))
+    assert threads == [3]
+    assert capsys.readouterr().out == ('{"rate": 5.0}\n' if rank == 0 else "")
+
+
+def test_several_processes_train_one_model(monkeypatch):
+    together = []
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", together.append)
+    monkeypatch.setattr(contenders, "rate_of", lambda *given: 1.0)
+    for processes in (1, 2):
+        contenders.train_on_our_batches(replace(TURN, processes=processes))
+        assert len(together) == processes - 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_turn_is_taken_in_its_precision(precision, monkeypatch):
+    seen, types, model = [], [], marian(TURN)
+    model.register_forward_pre_hook(lambda *given: seen.append(torch.is_autocast_enabled("cpu")))
+    monkeypatch.setattr(contenders, "marian", lambda turn: model)
+    turn = replace(TURN, precision=precision, tokens=1)
+    contenders.train_on_our_batches(turn)
+    assert set(seen) == {precision == "bf16"}
+    monkeypatch.setattr(contenders.torch, "matmul", lambda left, right: types.append((left.dtype, left.shape)))
+    monkeypatch.setattr(contenders, "fastest", lambda product: product() or 0.5)
+    assert contenders.multiply(turn) == 2 * 2048**3 / 0.5
+    assert types == [(torch.bfloat16 if precision == "bf16" else torch.float32, (2048, 2048))]
 
 
 def test_marian_is_trained_in_two_processes(tmp_path):
@@ -112,12 +152,16 @@ def test_a_loader_is_read_again_and_again():
     assert [next(batches) for _ in range(5)] == [1, 2, 1, 2, 1]
 
 
-def test_marian_has_the_architecture_of_our_config():
+def test_marian_has_the_architecture_of_our_config(monkeypatch):
+    config = load_config("demo")
+    config.attention_dropout, config.activation_dropout = 0.2, 0.3
+    monkeypatch.setattr(contenders, "load_config", lambda name: config)
     model = marian(replace(TURN, attention="eager"))
     config = model.config
     assert (config.vocab_size, config.d_model, config.encoder_layers, config.decoder_layers) == (1500, 192, 2, 2)
     assert (config.encoder_attention_heads, config.decoder_attention_heads) == (4, 4)
     assert (config.encoder_ffn_dim, config.decoder_ffn_dim, config.dropout) == (512, 512, 0.0)
+    assert (config.attention_dropout, config.activation_dropout) == (0.2, 0.3)
     assert (config.activation_function, config.scale_embedding) == ("relu", True)
     assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (1499, 0, 1499)
     assert config._attn_implementation == "eager"

@@ -1,4 +1,12 @@
-from training.benchmarks.records import GenerationRow, PlanningRow, Rates, TrainingRow, as_record
+from training.benchmarks.records import (
+    EngineRow,
+    GenerationRow,
+    MemoryRow,
+    PlanningRow,
+    Rates,
+    TrainingRow,
+    as_record,
+)
 
 
 def test_rates_are_summarized_by_their_median_and_extremes():
@@ -19,6 +27,13 @@ def test_the_keys_of_json_are_those_that_others_may_read():
     keys = ["what", "on", "search", "target tokens/s", "ours in bf16 is times", "ours in int8 is times"]
     assert list(generation) == keys
     assert list(generation.values()) == ["ours, bf16", "2 workers", "greedy", told, ratio, ratio]
+    memory = as_record(MemoryRow("train", "base", 1, 2, 3, 4, 5.0, 6.0, "7"))
+    keys = ["what", "model", "batch tokens", "sentence length", "vocabulary", "beams", "peak, GB", "foretold, GB"]
+    assert memory == dict(zip([*keys, "GB"], ["train", "base", 1, 2, 3, 4, 5.0, 6.0, "7"], strict=True))
+    engine = as_record(EngineRow("torch", "int8", rates, ratios, rates, 1.0, 2.0, 3.0))
+    keys = ["engine", "precision", "sentences/s", "tokens/s", "first line, s", "peak memory, GB", "chrF to float32"]
+    values = ["torch", "int8", told, ratio, told, 1.0, 2.0, 3.0]
+    assert engine == dict(zip([*keys, "equal to float32, %"], values, strict=True))
 
 
 def test_a_record_leaves_out_what_its_row_lacks():
