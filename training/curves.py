@@ -10,24 +10,21 @@ an interruption, the same command resumes. curves.md, curves.csv and curves.png 
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
-
-from transformers.utils.logging import disable_progress_bar
 
 from training.data.corpora import load_text
 from training.data.preparation import count_types
 from training.recipe import parse_settings
 from training.settings import TrainingSettings
+from training.tables import command
 from training.tables.curves.points import measure
 from training.tables.curves.report import write_report
 from training.tables.curves.rows import Row, make_rows, make_run, write_texts
-from training.tables.flags import check_run_flags, numbers
-from training.tables.layout import align, for_terminal
+from training.tables.flags import numbers, share
+from training.tables.layout import align
 from training.tables.metrics import logged_evaluations
-from training.tables.sweep import Run, check_jobs, default_jobs, run_all
-from training.trainer.run_directory import make_output_dir, own
+from training.tables.sweep import Run, run_and_report
 from vaswani.cli import Parser
 from vaswani.errors import UserError
 
@@ -37,8 +34,6 @@ SET_BY_THE_CURVES = {
     "config_name": "--configs names the models",
     "max_train_samples": "--shares has them",
     "model_name_or_path": "its runs begin with new weights",
-    "resume_from_checkpoint": "the same command resumes",
-    "overwrite_output_dir": "the same command resumes",
 }
 
 
@@ -52,46 +47,29 @@ def main(arguments: list[str]) -> None:
     if options.list:
         print(list_rows(rows, settings))
         return
-    check_jobs(options.jobs)
-    with own(make_output_dir(options.output_dir)):
+    with command.reporting(options, "curves.md"):
         text = load_text(settings.data, options.output_dir / "texts" / "corpus")
         write_texts(rows, text, settings, options.output_dir / "texts")
         runs = [make_run(row, settings, options.output_dir) for row in rows]
-        draw_curves(rows, runs, options, shlex.join(["python", "training/curves.py", *arguments]))
-    print(for_terminal((options.output_dir / "curves.md").read_text(encoding="utf-8")))
+        draw_curves(rows, runs, options)
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read our flags; return the others, which are those of run.py.
-
-    Raises
-    ------
-    UserError
-        If one of those is unknown or set by the curves, or a value of ours is not allowed.
-    """
+    """Read our flags; return the others, which are those of run.py."""
     parser = Parser(description=__doc__)
     parser.add_argument("--recipe", type=Path, required=True, help="of all runs")
     parser.add_argument(
         "--shares",
+        type=numbers(share),
         default="0.125,0.25,0.5,1",
         help="of the training pairs; a run for each, and for all (default: %(default)s)",
     )
     parser.add_argument(
-        "--configs", help="models, with commas between; the first gets the shares (default: the recipe's)"
+        "--configs",
+        type=lambda names: names.split(","),
+        help="models, with commas between; the first gets the shares (default: the recipe's)",
     )
-    parser.add_argument("--jobs", type=int, default=default_jobs(), help="at a time (default: one a GPU, or one)")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=Path("runs/curves"),
-        help="a folder for each run, and the curves (default: %(default)s)",
-    )
-    parser.add_argument("--list", action="store_true", help="print the runs, and train nothing")
-    options, flags = parser.parse_known_args(arguments)
-    options.shares = numbers("shares", options.shares, float)
-    options.configs = None if options.configs is None else options.configs.split(",")
-    check_run_flags(flags, vars(options), SET_BY_THE_CURVES)
-    return options, flags
+    return command.parse(parser, "curves", arguments, SET_BY_THE_CURVES)
 
 
 def list_rows(rows: list[Row], settings: TrainingSettings) -> str:
@@ -100,25 +78,19 @@ def list_rows(rows: list[Row], settings: TrainingSettings) -> str:
     return align(["run", "model", "text", "updates"], [[r.folder, r.config, f"{r.share:.4g}", updates] for r in rows])
 
 
-def draw_curves(rows: list[Row], runs: list[Run], options: argparse.Namespace, command: str) -> None:
+def draw_curves(rows: list[Row], runs: list[Run], options: argparse.Namespace) -> None:
     """Do the runs that are not finished, and write the curves after each."""
-    disable_progress_bar()
     for run in runs:
         run.check()
 
     def write_curves() -> None:
         points = [measure(row, one) for row, one in zip(rows, runs, strict=True) if one.is_finished]
-        write_report(points, describe_conditions(runs), command, options.output_dir)
+        write_report(points, describe_conditions(runs), options.command, options.output_dir)
 
-    def tell(run: Run) -> None:
-        write_curves()
-        if run.is_finished:
-            score = logged_evaluations(run.directory, "test")[-1]["sacrebleu"]
-            print(f"\n{run.name}: BLEU {score:.2f} on test", flush=True)
+    def result(run: Run) -> str:
+        return f"BLEU {logged_evaluations(run.directory, 'test')[-1]['sacrebleu']:.2f} on test"
 
-    write_curves()
-    run_all(runs, options.jobs, tell)
-    write_curves()
+    run_and_report(runs, options.jobs, result, write_curves)
 
 
 def describe_conditions(runs: list[Run]) -> str:

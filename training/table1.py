@@ -21,10 +21,11 @@ from training.machine import check_device, describe_hardware, usable_cores
 from training.tables.complexity.measuring import Grid, measure_all
 from training.tables.complexity.report import write_report
 from training.tables.complexity.rows import ROWS
-from training.tables.flags import choose
+from training.tables.flags import choose, numbers
 from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir
 from vaswani.cli import Parser
+from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 
 
@@ -43,18 +44,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the flags."""
     parser = Parser(description=__doc__)
     parser.add_argument("--layers", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
+    for name, least, default, what in (
+        ("lengths", 2, "64,128,256,512,1024,2048", "n: positions of a sequence"),
+        ("widths", 1, "64,128,256,512", "d: width of a layer"),
+        ("kernels", 3, "3,5,9", "k: width of a convolution's kernel, odd"),
+        ("restrictions", 1, "32,64", "r: neighborhood of restricted self-attention"),
+    ):
+        what += " (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=numbers(int, least), default=default, help=what)
     parser.add_argument(
-        "--lengths", default="64,128,256,512,1024,2048", help="n: positions of a sequence (default: %(default)s)"
+        "--batch_size", type=at_least_one, default=2, help="sequences at a time (default: %(default)s)"
     )
-    parser.add_argument("--widths", default="64,128,256,512", help="d: width of a layer (default: %(default)s)")
-    parser.add_argument(
-        "--kernels", default="3,5,9", help="k: width of a convolution's kernel, odd (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--restrictions", default="32,64", help="r: neighborhood of restricted self-attention (default: %(default)s)"
-    )
-    parser.add_argument("--batch_size", type=int, default=2, help="sequences at a time (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
+    parser.add_argument("--threads", type=at_least_one, default=torch.get_num_threads(), help="of the CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     parser.add_argument(
         "--output_dir", type=Path, default=Path("runs/table1"), help="where the table goes (default: %(default)s)"
@@ -71,38 +72,18 @@ def make_grid(options: argparse.Namespace) -> Grid:
         If one of them has a value that is not allowed.
     """
     rows = choose("layers", options.layers, ROWS)
-    lengths, widths = numbers("lengths", options.lengths, 2), numbers("widths", options.widths, 1)
-    kernels, restrictions = numbers("kernels", options.kernels, 3), numbers("restrictions", options.restrictions, 1)
+    names = ("lengths", "widths", "kernels", "restrictions")
+    lengths, widths, kernels, restrictions = (sorted(getattr(options, name)) for name in names)
     for kernel in kernels:
         if kernel % 2 == 0:
             raise UserError(f"kernels={kernel} must be odd, so that a position is in the middle of its kernel")
     for name, largest in (("kernels", kernels[-1]), ("restrictions", restrictions[-1])):
         if largest > lengths[0]:
             raise UserError(f"{name}={largest} must be at most the shortest of lengths, {lengths[0]}")
-    for name, most in (("batch_size", None), ("threads", usable_cores())):
-        value = getattr(options, name)
-        if value < 1 or (most is not None and value > most):
-            bound = "" if most is None else f" and at most {most}, the cores of this machine"
-            raise UserError(f"{name}={value} must be at least 1{bound}")
+    if options.threads > usable_cores():
+        raise UserError(f"threads={options.threads} must be at most {usable_cores()}, the cores of this machine")
     check_device(options.device)
     return Grid(rows, lengths, widths, kernels, restrictions, options.batch_size, torch.device(options.device))
-
-
-def numbers(name: str, text: str, least: int) -> list[int]:
-    """Read a flag such as "64,128" as whole numbers in ascending order.
-
-    Raises
-    ------
-    UserError
-        If it holds anything else, a number below the least, or nothing.
-    """
-    try:
-        values = sorted({int(part) for part in text.split(",")})
-    except ValueError as error:
-        raise UserError(f"{name}={text!r} must be whole numbers with commas between, such as 64,128") from error
-    if values[0] < least:
-        raise UserError(f"{name}={values[0]} must be at least {least}")
-    return values
 
 
 def describe_conditions(command: str, grid: Grid) -> str:

@@ -10,24 +10,20 @@ After an interruption, the same command resumes. table2.md, table2.csv and table
 """
 
 import argparse
-import shlex
 import sys
-from pathlib import Path
-
-from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import prepare
-from training.tables.flags import check_run_flags, choose, numbers
-from training.tables.layout import for_terminal
+from training.tables import command
+from training.tables.flags import above_zero, choose, numbers, share
 from training.tables.scaling import write_scaled_config
-from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.tables.sweep import Run, run_and_report
 from training.tables.systems.catalogue import SYSTEMS
 from training.tables.systems.plan import Plan, perplexity
 from training.tables.systems.records import collect
 from training.tables.systems.report import list_plan, write_report
 from training.tables.systems.translations import Decoding, decode
-from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
+from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.scoring.references import EvaluationSet
 
@@ -39,8 +35,6 @@ SET_BY_THE_TABLE = {
     "learning_rate_factor": "--learning_rate_factors has those that each system tries",
     "average_checkpoints": "each system's recipe says it",
     "save_total_limit": "it follows from average_checkpoints",
-    "resume_from_checkpoint": "the same command resumes",
-    "overwrite_output_dir": "the same command resumes",
     "model_name_or_path": "its systems begin with new weights",
     "max_steps": "it follows from --flops, --target_tokens or --minutes",
 }
@@ -53,71 +47,51 @@ def main(arguments: list[str]) -> None:
     if options.list:
         print(list_plan(plan))
         return
-    check_jobs(options.jobs)
-    with own(make_output_dir(options.output_dir)):
-        compare_systems(plan, shlex.join(["python", "training/table2.py", *arguments]))
-    print(for_terminal((options.output_dir / "table2.md").read_text(encoding="utf-8")))
+    with command.reporting(options, "table2.md"):
+        compare_systems(plan)
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read our flags; return the others, which are those of run.py.
-
-    Raises
-    ------
-    UserError
-        If one of those is unknown or set by the table, or a value of ours is not allowed.
-    """
+    """Read our flags; return the others, which are those of run.py."""
     parser = Parser(description=__doc__)
     parser.add_argument("--systems", default="all", help=f"names with commas between, or 'all': {', '.join(SYSTEMS)}")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--flops", type=float, help="training FLOPs of each system (default: those of base's recipe)")
-    budget.add_argument("--target_tokens", type=int, help="target tokens of each system, instead")
-    budget.add_argument("--minutes", type=float, help="minutes of training of each system, instead, as each is timed")
+    budget.add_argument(
+        "--flops", type=above_zero, help="training FLOPs of each system (default: those of base's recipe)"
+    )
+    budget.add_argument("--target_tokens", type=at_least_one, help="target tokens of each system, instead")
+    budget.add_argument(
+        "--minutes", type=above_zero, help="minutes of training of each system, instead, as each is timed"
+    )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="make all models smaller: a multiple of 1/16, at most 1"
     )
-    parser.add_argument("--seeds", default="2017", help="one run each, with commas between (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=numbers(int), default="2017", help="one run each, with commas between (default: %(default)s)"
+    )
     parser.add_argument(
         "--learning_rate_factors",
+        type=numbers(float),
         default="0.5,1,2",
         help="each system tries these, then half the lowest or twice "
         "the highest while that is the best; one alone means no search (default: %(default)s)",
     )
     parser.add_argument(
         "--search_share",
-        type=float,
+        type=share,
         default=0.1,
         help="share of its updates for which a system tries each factor (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=default_jobs(), help="runs at a time (default: one a GPU, or one)")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=Path("runs/table2"),
-        help="a folder a run, and the table (default: %(default)s)",
-    )
-    parser.add_argument("--list", action="store_true", help="print the systems and their cost, and train nothing")
-    options, flags = parser.parse_known_args(arguments)
-    for name, kind in (("seeds", int), ("learning_rate_factors", float)):
-        setattr(options, name, numbers(name, getattr(options, name), kind))
-    for name in ("flops", "target_tokens", "minutes", "search_share"):
-        value = getattr(options, name)
-        if value is not None and value <= 0:
-            raise UserError(f"{name}={value:g} must be above 0")
-    if options.search_share > 1:
-        raise UserError(f"search_share={options.search_share:g} must be at most 1")
-    check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
-    return options, flags
+    return command.parse(parser, "table2", arguments, SET_BY_THE_TABLE)
 
 
-def compare_systems(plan: Plan, command: str) -> None:
+def compare_systems(plan: Plan) -> None:
     """Train what is not finished, and write the table after each final run."""
     options = plan.options
     if options.scale != 1:
         for entry in plan.entries:
             system = entry.system
             write_scaled_config(system.folder, system.config, options.scale, plan.config_folder(system))
-    disable_progress_bar()
     settings = plan.entries[0].system.settings(*plan.flags)
     prepared = prepare(settings.data, settings.model, options.output_dir)
     split = "test" if "test" in prepared.text else "validation"
@@ -134,7 +108,7 @@ def compare_systems(plan: Plan, command: str) -> None:
 
     def write_table() -> None:
         table = collect(plan, text, decodings, settings.data.target_lang)
-        write_report(plan, table, text, options.output_dir, command)
+        write_report(plan, table, text, options.output_dir, options.command)
 
     write_table()
     train(runs, options.jobs)
@@ -160,13 +134,8 @@ def train(runs: list[Run], jobs: int) -> None:
     """Train what is not finished of these runs, and say what each reached."""
     for run in runs:
         run.check()
-
-    def say(run: Run) -> None:
-        if run.is_finished:
-            print(f"\n{run.name}: perplexity {perplexity(run):.2f} on validation", flush=True)
-
     if runs:
-        run_all(runs, jobs, say)
+        run_and_report(runs, jobs, lambda run: f"perplexity {perplexity(run):.2f} on validation")
 
 
 if __name__ == "__main__":

@@ -11,24 +11,21 @@ command resumes: runs that are finished stay. table3.md, table3.csv and table3.p
 
 import argparse
 import json
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from transformers.utils.logging import disable_progress_bar
-
 from training.data.preparation import prepare
 from training.recipe import names_of
-from training.tables.flags import check_run_flags, choose, flags_of_a_length, numbers
-from training.tables.layout import align, for_terminal
+from training.tables import command
+from training.tables.flags import choose, flags_of_a_length, numbers
+from training.tables.layout import align
 from training.tables.records import Description, describe_row, measure
 from training.tables.report import RunsOfRows, tables, write_report
 from training.tables.rows import ROWS, Row
 from training.tables.scaling import write_scaled_config
-from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.tables.sweep import Run, run_and_report
 from training.trainer.model import load_config
-from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
 from vaswani.errors import UserError
 
@@ -38,8 +35,6 @@ SET_BY_THE_TABLE = {
     "config_name": "each row has its own",
     "label_smoothing": "each row has its own",
     "average_checkpoints": "each row has its own",
-    "resume_from_checkpoint": "each row has its own",
-    "overwrite_output_dir": "each row has its own",
     "model_name_or_path": "its rows begin with new weights",
     "max_steps": "--budget sets it for all rows",
     "seed": "--seeds has them all",
@@ -59,15 +54,11 @@ def main(arguments: list[str]) -> None:
         records = [asdict(description) for description in described]
         print(json.dumps(records, indent=1) if options.json else tables(records, align))
         return
-    check_jobs(options.jobs)
-    with own(make_output_dir(options.output_dir)):
-        fill_table(described, rows, runs, options, shlex.join(["python", "training/table3.py", *arguments]))
-    print(for_terminal((options.output_dir / "table3.md").read_text(encoding="utf-8")))
+    with command.reporting(options, "table3.md"):
+        fill_table(described, rows, runs, options)
 
 
-def fill_table(
-    described: list[Description], rows: list[Row], runs: RunsOfRows, options: argparse.Namespace, command: str
-) -> None:
+def fill_table(described: list[Description], rows: list[Row], runs: RunsOfRows, options: argparse.Namespace) -> None:
     """Train the runs that are not finished, and write the table after each."""
     planned = [run for row in rows for run in runs[row.name]]
     for run in planned:
@@ -77,33 +68,21 @@ def fill_table(
         if options.scale != 1:
             write_scaled_config(row.folder, row.config, options.scale, Path(config_name))
         load_config(config_name)
-    disable_progress_bar()
     first = planned[0].settings  # all runs find its vocabulary and pairs in the cache
     prepare(first.data, first.model, first.run.grammar_folder)
 
     def write_table() -> None:
-        write_report(described, runs, options.output_dir, command)
+        write_report(described, runs, options.output_dir, options.command)
 
-    def tell(run: Run) -> None:
-        write_table()
-        if run.is_finished:
-            result = measure(run)
-            print(f"\n{run.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}", flush=True)
+    def result(run: Run) -> str:
+        measured = measure(run)
+        return f"perplexity {measured.perplexity:.2f}, BLEU {measured.bleu:.2f}"
 
-    try:
-        run_all(planned, options.jobs, tell)
-    finally:
-        write_table()
+    run_and_report(planned, options.jobs, result, write_table)
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read our flags; return the others, which are those of run.py.
-
-    Raises
-    ------
-    UserError
-        If one of those is unknown, or is set by the table itself; or if --json is given without --list.
-    """
+    """Read our flags; return the others, which are those of run.py."""
     parser = Parser(description=__doc__)
     parser.add_argument("--rows", default="all", help=f"names with commas between, or 'all': {', '.join(ROWS)}")
     parser.add_argument(
@@ -116,22 +95,15 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "(big: 3). Default: their recipes' max_steps",
     )
     parser.add_argument(
-        "--seeds", default="2017", help="one run each of every row, with commas between (default: %(default)s)"
+        "--seeds",
+        type=numbers(int),
+        default="2017",
+        help="one run each of every row, with commas between (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=default_jobs(), help="runs at a time (default: one a GPU, or one)")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=Path("runs/table3"),
-        help="a folder a run, and the table (default: %(default)s)",
-    )
-    parser.add_argument("--list", action="store_true", help="print the rows, and train nothing")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
-    options, flags = parser.parse_known_args(arguments)
+    options, flags = command.parse(parser, "table3", arguments, SET_BY_THE_TABLE)
     if options.json and not options.list:
         raise UserError("--json says how --list prints the rows: give both")
-    options.seeds = numbers("seeds", options.seeds, int)
-    check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
     return options, flags
 
 

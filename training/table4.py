@@ -12,25 +12,22 @@ command resumes. table4.md, table4.csv and table4.png are rewritten after every 
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
-
-from transformers.utils.logging import disable_progress_bar
 
 from training.data.preparation import count_types
 from training.recipe import parse_settings
 from training.settings import ROOT
+from training.tables import command
 from training.tables.cost import flops_per_target_token
-from training.tables.flags import check_run_flags, numbers
-from training.tables.layout import align, for_terminal
+from training.tables.flags import numbers, share
+from training.tables.layout import align
 from training.tables.metrics import logged_updates, seconds_of_training
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
 from training.tables.parsing.report import Result, write_report
 from training.tables.parsing.rows import Row, make_rows, write_treebank
-from training.tables.sweep import Run, check_jobs, default_jobs, run_all
+from training.tables.sweep import Run, run_and_report
 from training.trainer.model import load_config
-from training.trainer.run_directory import make_output_dir, own
 from vaswani.cli import Parser
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
@@ -42,8 +39,6 @@ SET_BY_THE_TABLE = {
     "dataset_name": "--treebank names it",
     "train_file": "--treebank names the trees",
     "max_train_samples": "--shares has them",
-    "resume_from_checkpoint": "the same command resumes",
-    "overwrite_output_dir": "the same command resumes",
 }
 
 
@@ -59,20 +54,12 @@ def main(arguments: list[str]) -> None:
     if options.list:
         print(list_rows(rows, runs, splits))
         return
-    check_jobs(options.jobs)
-    with own(make_output_dir(options.output_dir)):
-        fill_table(rows, runs, splits, options, shlex.join(["python", "training/table4.py", *arguments]))
-    print(for_terminal((options.output_dir / "table4.md").read_text(encoding="utf-8")))
+    with command.reporting(options, "table4.md"):
+        fill_table(rows, runs, splits, options)
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read our flags; return the others, which are those of run.py.
-
-    Raises
-    ------
-    UserError
-        If one of those is unknown or set by the table, or a value of ours is not allowed.
-    """
+    """Read our flags; return the others, which are those of run.py."""
     parser = Parser(description=__doc__)
     parser.add_argument("--treebank", required=True, metavar="DIR", help="as for dataset_name=treebank:DIR")
     parser.add_argument(
@@ -82,23 +69,15 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         help="of all parsers (default: parser-small.toml)",
     )
     parser.add_argument(
-        "--shares", default="0.25,0.5,1", help="of the training split; a parser for each (default: %(default)s)"
+        "--shares",
+        type=numbers(share),
+        default="0.25,0.5,1",
+        help="of the training split; a parser for each (default: %(default)s)",
     )
     parser.add_argument(
         "--plain", action="store_true", help="one parser more, of all trees without any that are made of their parts"
     )
-    parser.add_argument("--jobs", type=int, default=default_jobs(), help="at a time (default: one a GPU, or one)")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=Path("runs/table4"),
-        help="a folder for each, and the table (default: %(default)s)",
-    )
-    parser.add_argument("--list", action="store_true", help="print the parsers, and train nothing")
-    options, flags = parser.parse_known_args(arguments)
-    options.shares = numbers("shares", options.shares, float)
-    check_run_flags(flags, vars(options), SET_BY_THE_TABLE)
-    return options, flags
+    return command.parse(parser, "table4", arguments, SET_BY_THE_TABLE)
 
 
 def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
@@ -125,11 +104,8 @@ def list_rows(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]]) -
     return align(["trained on", "trees", "updates", "training FLOPs"], lines)
 
 
-def fill_table(
-    rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]], options: argparse.Namespace, command: str
-) -> None:
+def fill_table(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]], options: argparse.Namespace) -> None:
     """Measure the floors, train what is not finished, and write the table after each parser."""
-    disable_progress_bar()
     for row, run in zip(rows, runs, strict=True):
         run.check()
         treebank = run.settings.data.dataset_name or ""
@@ -146,16 +122,12 @@ def fill_table(
                 trees, seconds = round(row.share * count), seconds_of_training(logged_updates(run.directory))
                 for search in SEARCHES:
                     found.append(Result(row.name, search, trees, measure_parser(run, text, search), seconds, row))
-        write_report(found, describe_conditions(runs, splits, split), command, options.output_dir)
+        write_report(found, describe_conditions(runs, splits, split), options.command, options.output_dir)
 
-    def tell(run: Run) -> None:
-        write_table()
-        if run.is_finished:
-            print(f"\n{run.name}: F1 {measure_parser(run, text, KNOWN_TAGS).bracketing_f1:.2f}", flush=True)
+    def result(run: Run) -> str:
+        return f"F1 {measure_parser(run, text, KNOWN_TAGS).bracketing_f1:.2f}"
 
-    write_table()
-    run_all(runs, options.jobs, tell)
-    write_table()
+    run_and_report(runs, options.jobs, result, write_table)
 
 
 def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: str) -> str:

@@ -1,39 +1,48 @@
-"""The flags of a table: its own, and those of run.py that hold for all of its rows."""
+"""Values of flags: numbers, shares, and names of a table's rows."""
 
-from collections.abc import Iterable, Mapping
+import argparse
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from training.recipe import NAMES, describe_unknown, names_of
+from training.recipe import describe_unknown
 from training.settings import TrainingSettings
 from vaswani.errors import UserError
 
 
 Choice = TypeVar("Choice")
+Number = TypeVar("Number", int, float)
 
 
-def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: Mapping[str, str]) -> None:
-    """Check the flags that are not the table's own.
+def above_zero(text: str) -> float:
+    """Parse a number above 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+    return number
 
-    Parameters
-    ----------
-    flags : iterable of str
-        As given, such as ``--seed=1``.
-    own : iterable of str
-        Names of the table's own flags.
-    set_by_the_table : mapping of str to str
-        Settings of run.py that the table sets itself, with the reason.
 
-    Raises
-    ------
-    UserError
-        If one is unknown, with the nearest known one, or is set by the table.
-    """
-    own = list(own)
-    for name in names_of(flags):
-        if name not in NAMES:
-            raise UserError(describe_unknown("flag", f"--{name}", [*own, *NAMES]))
-        if name in set_by_the_table:
-            raise UserError(f"--{name} is no flag of the whole table: {set_by_the_table[name]}")
+def share(text: str) -> float:
+    """Parse a share of a whole."""
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and at most 1")
+    return number
+
+
+def numbers(kind: Callable[[str], Number], least: float = -math.inf) -> Callable[[str], list[Number]]:
+    """Return what parses numbers of a kind, such as `int`, with commas between: in their order, each once."""
+
+    def parse(text: str) -> list[Number]:
+        try:
+            found = [kind(part) for part in text.split(",")]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} must be numbers with commas between") from error
+        if min(found) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} must be numbers of at least {least}")
+        return list(dict.fromkeys(found))
+
+    return parse
 
 
 def choose(flag: str, names: str, known: Mapping[str, Choice]) -> list[Choice]:
@@ -58,20 +67,3 @@ def flags_of_a_length(steps: int, recipe: TrainingSettings, given: Iterable[str]
     names = ("logging_steps", "save_steps")
     often = {name: min(recipe.values()[name], max(1, steps // 20)) for name in names}
     return [f"--max_steps={steps}", *(f"--{name}={value}" for name, value in often.items() if name not in given)]
-
-
-def numbers(name: str, text: str, kind: type) -> list:
-    """Read numbers with commas between.
-
-    Raises
-    ------
-    UserError
-        If there is none, or one is no such number.
-    """
-    try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise UserError(f"{name}={text!r} must be numbers with commas between") from error
-    if not found:
-        raise UserError(f"{name}={text!r} must hold at least one number")
-    return list(dict.fromkeys(found))

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from training.machine import usable_cores
 from training.settings import ROOT, TrainingSettings
 from training.tables.metrics import read_metrics
 from training.trainer.loop import NOT_FINITE
@@ -125,6 +124,20 @@ class Run:
             self.error = "it was asked to end"
 
 
+def run_and_report(
+    runs: Sequence[Run], jobs: int, result: Callable[[Run], str], write_report: Callable[[], object] = lambda: None
+) -> None:
+    """Finish all runs as `run_all` does; write the report at first and after each, and say the result of each."""
+
+    def when_done(run: Run) -> None:
+        write_report()
+        if run.is_finished:
+            print(f"\n{run.name}: {result(run)}", flush=True)
+
+    write_report()
+    run_all(runs, jobs, when_done)
+
+
 def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) -> None:
     """Finish all runs, `jobs` at a time, the costliest first where several share the machine.
 
@@ -205,21 +218,3 @@ def place(number: int, jobs: int) -> dict[str, str]:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[number::jobs] or cores)
     return dict(os.environ)
-
-
-def default_jobs() -> int:
-    """Return how many runs to train at a time: one for each GPU, or one that has all cores."""
-    return max(1, torch.cuda.device_count())
-
-
-def check_jobs(jobs: int) -> None:
-    """Refuse a number of jobs that this machine has no room for.
-
-    Raises
-    ------
-    UserError
-        Naming what is allowed.
-    """
-    room = torch.cuda.device_count() or usable_cores()
-    if not 1 <= jobs <= room:
-        raise UserError(f"jobs={jobs} must be at least 1 and at most {room}, the GPUs or cores of this machine")

@@ -24,6 +24,7 @@ def make_plan(tmp_path: Path) -> Callable[..., Plan]:
     def make(*flags: str, systems: str = "recurrent,transformer", **options) -> Plan:
         given = {"flops": 1e13, "target_tokens": None, "minutes": None, "scale": 0.125, "seeds": [1, 2], "jobs": 1}
         given |= {"learning_rate_factors": [0.5, 1.0, 2.0], "search_share": 0.1, "output_dir": tmp_path}
+        given["command"] = "python training/table2.py"
         chosen = [SYSTEMS[name] for name in systems.split(",")]
         return Plan(chosen, Namespace(**given | options), [*GIVEN, *flags])
 

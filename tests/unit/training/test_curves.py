@@ -5,6 +5,7 @@ from datasets import Dataset, DatasetDict
 
 from training import curves
 from training.settings import ROOT
+from training.tables import sweep
 from vaswani.errors import UserError
 
 
@@ -24,7 +25,7 @@ def test_the_runs_are_listed(capsys):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--shares", "x"], "shares='x' must be numbers with commas between"),
+        (["--shares", "x"], "argument --shares: 'x' must be numbers with commas between"),
         (["--eval_steps", "0"], "eval_steps=0 must be at least 1: a learning curve has points on the way"),
         (["--config_name", "demo"], "--config_name is no flag of the whole table: --configs names the models"),
         (["--max_stepps", "5"], "unknown flag '--max_stepps': the nearest known one is 'max_steps'"),
@@ -55,7 +56,7 @@ def test_finished_runs_are_drawn_as_they_come(tmp_path, monkeypatch, capsys):
             (run.directory / "recipe.toml").write_text(noted)
             when_done(run)
 
-    monkeypatch.setattr(curves, "run_all", train)
+    monkeypatch.setattr(sweep, "run_all", train)
     output = tmp_path / "out"
     curves.main([*RECIPE, "--shares", "0.5", "--output_dir", str(output), "--seed", "7"])
     text = (output / "curves.md").read_text()

@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from training import table2
+from training.tables import sweep as sweep_of_runs
 from training.tables.systems.translations import Decoding
 from training.trainer.loop import NOT_FINITE
 from vaswani.errors import UserError
@@ -20,12 +21,12 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--systems", ","], "systems must name at least one of recurrent"),
         (["--flops", "1e9"], "does not suffice for one update of 'recurrent'"),
         (["--target_tokens", "24999"], "target_tokens=24999 does not suffice for one update"),
-        (["--flops", "0"], "flops=0 must be above 0"),
-        (["--minutes", "-1"], "minutes=-1 must be above 0"),
+        (["--flops", "0"], "flops: '0' must be a number above 0"),
+        (["--minutes", "-1"], "minutes: '-1' must be a number above 0"),
         (["--flops", "1e18", "--minutes", "5"], "not allowed with argument"),
-        (["--search_share", "1.5"], r"search_share=1.5 must be at most 1"),
-        (["--seeds", "one"], "seeds='one' must be numbers with commas between"),
-        (["--learning_rate_factors", ","], "learning_rate_factors=',' must hold at least one number"),
+        (["--search_share", "1.5"], "search_share: '1.5' must be above 0 and at most 1"),
+        (["--seeds", "one"], "seeds: 'one' must be numbers with commas between"),
+        (["--learning_rate_factors", ","], "learning_rate_factors: ',' must be numbers with commas between"),
         (["--seed", "1"], "--seed is no flag of the whole table: --seeds has them all"),
         (["--config_name", "base-en-de"], "--config_name is no flag of the whole table: each system has its own"),
         (["--max_steps=5"], "--max_steps is no flag of the whole table: it follows from --flops"),
@@ -73,7 +74,7 @@ def sweep(finish, monkeypatch):
             raise UserError(f"{len(failed)} of {len(runs)} failed")
 
     best = {"recurrent": 2.0, "transformer": 0.5}
-    monkeypatch.setattr(table2, "run_all", run_all)
+    monkeypatch.setattr(sweep_of_runs, "run_all", run_all)
     return turns
 
 
@@ -94,7 +95,7 @@ def test_a_search_that_fails_for_another_reason_ends_the_comparison(make_plan, m
         runs[0].error = "RuntimeError: out of memory"
         raise UserError("1 of 6 failed")
 
-    monkeypatch.setattr(table2, "run_all", run_all)
+    monkeypatch.setattr(sweep_of_runs, "run_all", run_all)
     with pytest.raises(UserError, match="1 of 6 failed"):
         table2.search(make_plan(), jobs=1)
 
@@ -108,7 +109,7 @@ def test_what_was_searched_is_trained_translated_and_written_down(sweep, make_pl
 
     monkeypatch.setattr(table2, "decode", decode)
     plan = make_plan("--source_lang=en", "--target_lang=de", "--max_eval_samples=20")
-    table2.compare_systems(plan, "python training/table2.py")
+    table2.compare_systems(plan)
     final = ["recurrent-1", "recurrent-2", "transformer-1", "transformer-2"]
     assert sweep[-1] == decoded == final
     with (tmp_path / "table2.csv").open() as file:

@@ -26,7 +26,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--max_tokens", "10"], "unknown flag '--max_tokens': the nearest known one is 'max_tokens_per_"),
         (["--row", "base"], "unknown flag '--row': the nearest known one is 'rows'"),
         (["--seed=3"], "--seed is no flag of the whole table: --seeds has them all"),
-        (["--seeds=3,x"], "seeds='3,x' must be numbers with commas between"),
+        (["--seeds=3,x"], "seeds: '3,x' must be numbers with commas between"),
         (["--jobs", "0"], "jobs=0 must be at least 1"),
         (["--json"], "--json says how --list prints the rows: give both"),
         (["--scale", "0.3"], "scale=0.3 must be a multiple"),

@@ -5,6 +5,7 @@ import pytest
 from small_parser import TREES, save_parser
 
 from training import table4
+from training.tables import sweep
 from training.tables.parsing.rows import Row
 from vaswani.errors import UserError
 
@@ -55,8 +56,8 @@ def test_a_run_has_recipe_treebank_folder_and_flags(treebank, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--shares", "x"], "shares='x' must be numbers with commas between"),
-        (["--shares", "2", "--list"], "shares=2 must be above 0 and at most 1"),
+        (["--shares", "x"], "shares: 'x' must be numbers with commas between"),
+        (["--shares", "2", "--list"], "shares: '2' must be above 0 and at most 1"),
         (["--max_train_samples", "5"], "--max_train_samples is no flag of the whole table: --shares has them"),
         (["--dataset_name", "x"], "--dataset_name is no flag of the whole table: --treebank names it"),
         (["--max_stepps", "5"], "unknown flag '--max_stepps': the nearest known one is 'max_steps'"),
@@ -78,7 +79,7 @@ def test_finished_parsers_are_scored_beside_the_floors(treebank, parses, tmp_pat
             (run.directory / "recipe.toml").write_text(noted)
             when_done(run)
 
-    monkeypatch.setattr(table4, "run_all", train)
+    monkeypatch.setattr(sweep, "run_all", train)
     output = tmp_path / "out"
     table4.main(["--treebank", str(treebank), "--output_dir", str(output), "--shares", "0.5,1", "--seed", "7"])
     text = (output / "table4.md").read_text()

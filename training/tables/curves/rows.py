@@ -47,11 +47,8 @@ def make_rows(shares: Sequence[float], configs: Sequence[str]) -> list[Row]:
     Raises
     ------
     UserError
-        If a share is not above 0 and at most 1, or something is named twice.
+        If something is named twice.
     """
-    for share in shares:
-        if not 0 < share <= 1:
-            raise UserError(f"shares={share:g} must be above 0 and at most 1")
     rows = [Row(share, configs[0]) for share in sorted({*shares, 1.0})] + [Row(1.0, config) for config in configs[1:]]
     if len({row.folder for row in rows}) < len(rows):
         raise UserError(f"configs={','.join(configs)!r} must be different names")

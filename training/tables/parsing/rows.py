@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
 
 
@@ -62,16 +61,7 @@ class Row:
 
 
 def make_rows(shares: Sequence[float], with_plain: bool) -> list[Row]:
-    """Return a row for each share, the smallest first; then, if asked for, one of all trees and nothing made of them.
-
-    Raises
-    ------
-    UserError
-        If a share is not above 0 and at most 1.
-    """
-    for share in shares:
-        if not 0 < share <= 1:
-            raise UserError(f"shares={share:g} must be above 0 and at most 1")
+    """Return a row for each share, the smallest first; then, if asked for, a plain one of all trees."""
     return [Row(share) for share in sorted(shares)] + [Row(1.0, is_plain=True)] * with_plain
 
 

@@ -1,21 +1,37 @@
-"""The flags of a table, and of run.py for all of its rows."""
+import argparse
 
 import pytest
 
 from training.recipe import parse_settings
-from training.tables.flags import check_run_flags, choose, flags_of_a_length
+from training.tables.flags import above_zero, choose, flags_of_a_length, numbers, share
 from vaswani.errors import UserError
 
 
 KNOWN = {"self-attention": 1, "convolution": 2, "lstm": 3}
 
 
-def test_flags_of_run_are_taken_and_others_refused():
-    check_run_flags(["--seed=1", "--max-tokens-per-batch", "5"], ["jobs"], {})
-    with pytest.raises(UserError, match="unknown flag '--job': the nearest known one is 'jobs'"):
-        check_run_flags(["--job=1"], ["jobs"], {})
-    with pytest.raises(UserError, match="--seed is no flag of the whole table: each has its own"):
-        check_run_flags(["--seed=1"], ["jobs"], {"seed": "each has its own"})
+def test_numbers_are_read_once_each_in_their_order():
+    assert numbers(int)("3, 1,3") == [3, 1]
+    assert numbers(share)("0.5,1") == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (numbers(int), "1,,2", "'1,,2' must be numbers with commas between"),
+        (numbers(int), "", "'' must be numbers with commas between"),
+        (numbers(int, least=2), "3,1", "'3,1' must be numbers of at least 2"),
+        (numbers(share), "0.5,1.5", "'1.5' must be above 0 and at most 1"),
+        (share, "0", "'0' must be above 0 and at most 1"),
+        (above_zero, "0", "'0' must be a number above 0"),
+        (above_zero, "inf", "'inf' must be a number above 0"),
+        (above_zero, "nan", "'nan' must be a number above 0"),
+    ],
+)
+def test_other_values_are_refused(kind, text, message):
+    with pytest.raises(argparse.ArgumentTypeError) as refused:
+        kind(text)
+    assert str(refused.value) == message
 
 
 def test_what_a_flag_names_comes_in_the_order_of_the_table():
