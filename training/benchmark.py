@@ -22,7 +22,7 @@ import torch
 from training.benchmarks import engines, generation, memory, planning, start, training
 from training.machine import PACKAGES, check_device, describe_hardware, installed_version
 from training.tables.layout import align
-from vaswani.errors import UserError
+from vaswani.cli import exit_status
 
 
 class Benchmark(NamedTuple):
@@ -100,7 +100,4 @@ def cell(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

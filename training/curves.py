@@ -25,7 +25,7 @@ from training.tables.flags import numbers, share
 from training.tables.layout import align
 from training.tables.metrics import logged_evaluations
 from training.tables.sweep import Run, run_and_report
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.errors import UserError
 
 
@@ -112,7 +112,4 @@ def describe_conditions(runs: list[Run]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

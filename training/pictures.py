@@ -16,9 +16,8 @@ from PIL import Image
 
 from training.explaining import label_smoothing, learning_rate, positional_encoding
 from training.reports.curves import as_svg
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.outputs import cannot_be_written
-from vaswani.errors import UserError
 from vaswani.pictures.look import MATPLOTLIB, stand_alone
 
 
@@ -56,7 +55,4 @@ def draw(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from training.reports.page import write_report
 from training.reports.records import read_runs
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.outputs import cannot_be_written
 from vaswani.errors import UserError
 
@@ -41,7 +41,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

@@ -24,7 +24,7 @@ from training.tables.complexity.rows import ROWS
 from training.tables.flags import choose, numbers
 from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 
@@ -98,7 +98,4 @@ def describe_conditions(command: str, grid: Grid) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

@@ -22,7 +22,7 @@ from training.tables.systems.plan import Plan, perplexity
 from training.tables.systems.records import collect
 from training.tables.systems.report import list_plan, write_report
 from training.tables.systems.translations import Decoding, decode
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.scoring.references import EvaluationSet
@@ -139,7 +139,4 @@ def train(runs: list[Run], jobs: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

@@ -26,7 +26,7 @@ from training.tables.rows import ROWS, Row
 from training.tables.scaling import write_scaled_config
 from training.tables.sweep import Run, run_and_report
 from training.trainer.model import load_config
-from vaswani.cli import Parser
+from vaswani.cli import Parser, exit_status
 from vaswani.errors import UserError
 
 
@@ -134,7 +134,4 @@ def make_run(row: Row, seed: int, options: argparse.Namespace, flags: list[str])
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

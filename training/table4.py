@@ -28,8 +28,7 @@ from training.tables.parsing.report import Result, write_report
 from training.tables.parsing.rows import Row, make_rows, write_treebank
 from training.tables.sweep import Run, run_and_report
 from training.trainer.model import load_config
-from vaswani.cli import Parser
-from vaswani.errors import UserError
+from vaswani.cli import Parser, exit_status
 from vaswani.models.trees_vaswani import Tree
 from vaswani.parsing.treebank import PREFIX, find_files, read_trees
 
@@ -150,7 +149,4 @@ def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: s
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))
