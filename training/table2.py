@@ -90,8 +90,7 @@ def compare_systems(plan: Plan) -> None:
     options = plan.options
     if options.scale != 1:
         for entry in plan.entries:
-            system = entry.system
-            write_scaled_config(system.folder, system.config, options.scale, plan.config_folder(system))
+            write_scaled_config(entry.system.config, options.scale, plan.config_folder(entry.system))
     settings = plan.entries[0].system.settings(*plan.flags)
     prepared = prepare(settings.data, settings.model, options.output_dir)
     split = "test" if "test" in prepared.text else "validation"

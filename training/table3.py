@@ -66,7 +66,7 @@ def fill_table(described: list[Description], rows: list[Row], runs: RunsOfRows, 
     for row in rows:
         config_name = str(runs[row.name][0].settings.model.config_name)
         if options.scale != 1:
-            write_scaled_config(row.folder, row.config, options.scale, Path(config_name))
+            write_scaled_config(row.config, options.scale, Path(config_name))
         load_config(config_name)
     first = planned[0].settings  # all runs find its vocabulary and pairs in the cache
     prepare(first.data, first.model, first.run.grammar_folder)

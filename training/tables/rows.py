@@ -1,13 +1,11 @@
 """The rows of Table 3: the paper's figures, and config and recipe here."""
 
 from dataclasses import dataclass
-from pathlib import Path
-
-from transformers import AutoConfig
 
 from training.recipe import parse_settings
 from training.settings import ROOT, TrainingSettings
-from vaswani import VaswaniConfig
+from training.trainer.model import load_config
+from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,9 @@ class Row:
         return f"{self.name}-en-de" if self.name in ("base", "big") else self.name
 
     @property
-    def folder(self) -> Path:
-        """Where its config is."""
-        return ROOT / "hub_configs" / self.config_name
-
-    @property
-    def config(self) -> VaswaniConfig:
+    def config(self) -> TranslatorConfig:
         """Its model, as in the paper."""
-        return AutoConfig.from_pretrained(self.folder)
+        return load_config(self.config_name)
 
     def settings(self, *flags: str) -> TrainingSettings:
         """Read its recipe, over which flags win."""

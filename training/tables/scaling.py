@@ -64,15 +64,13 @@ def _whole(name: str, width: int, scale: float) -> int:
     return int(scaled)
 
 
-def write_scaled_config(source: Path, config: TranslatorConfig, scale: float, folder: Path) -> None:
+def write_scaled_config(config: TranslatorConfig, scale: float, folder: Path) -> None:
     """Write a scaled config, and its generation config, into a folder that run.py can train from.
 
     Parameters
     ----------
-    source : Path
-        The folder of the whole model: it says which keys are declared, and how to decode.
     config : TranslatorConfig
-        Of the whole model.
+        Of the whole model, loaded from a folder, which says which keys are declared, and how to decode.
     scale : float
     folder : Path
 
@@ -81,6 +79,7 @@ def write_scaled_config(source: Path, config: TranslatorConfig, scale: float, fo
     UserError
         If the folder holds the model at another scale, which may have been trained.
     """
+    source = Path(config.name_or_path)
     declared = json.loads((source / "config.json").read_text(encoding="utf-8"))
     scaled = scale_config(config, scale)
     fields = {name: getattr(scaled, name, value) for name, value in declared.items()}

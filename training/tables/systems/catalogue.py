@@ -1,12 +1,10 @@
 """The systems of Table 2: those that can be trained here, and what the paper prints of others."""
 
 from dataclasses import dataclass
-from pathlib import Path
-
-from transformers import AutoConfig
 
 from training.recipe import parse_settings
 from training.settings import ROOT, TrainingSettings
+from training.trainer.model import load_config
 from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
@@ -28,14 +26,9 @@ class System:
     text: str
 
     @property
-    def folder(self) -> Path:
-        """Where its config is."""
-        return ROOT / "hub_configs" / self.config_name
-
-    @property
     def config(self) -> TranslatorConfig:
         """Its model, before it is scaled."""
-        return AutoConfig.from_pretrained(self.folder)
+        return load_config(self.config_name)
 
     def arguments(self) -> list[str]:
         """Return the arguments of run.py that train it."""

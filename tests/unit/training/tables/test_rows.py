@@ -62,7 +62,7 @@ def test_each_series_holds_the_rows_that_vary_one_thing():
 
 
 def declared(name: str) -> dict:
-    return json.loads((ROWS[name].folder / "config.json").read_text())
+    return json.loads((ROOT / "hub_configs" / ROWS[name].config_name / "config.json").read_text())
 
 
 def test_every_row_is_base_except_for_what_the_table_says():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from training.settings import ROOT
 from training.tables.rows import ROWS
 from training.tables.scaling import scale_config, write_scaled_config
 from vaswani import ConvolutionalConfig, RecurrentConfig
@@ -21,19 +22,21 @@ def test_scaled_rows_keep_their_ratios(scale, tmp_path):
         assert (small.v_head_dim or small.head_dim) == (config.v_head_dim or config.head_dim) * scale
         assert small.decoder_layers * 2 == config.decoder_layers
         assert (small.dropout, small.position_embedding_type) == (config.dropout, config.position_embedding_type)
-        write_scaled_config(row.folder, row.config, scale, tmp_path / row.name)
+        write_scaled_config(row.config, scale, tmp_path / row.name)
         written = json.loads((tmp_path / row.name / "config.json").read_text())
-        assert written.keys() == json.loads((row.folder / "config.json").read_text()).keys()
+        assert (
+            written.keys() == json.loads((ROOT / "hub_configs" / row.config_name / "config.json").read_text()).keys()
+        )
         assert {name: getattr(small, name) for name in written if hasattr(small, name)} == written
 
 
 def test_a_row_at_another_scale_is_not_written_over(tmp_path):
     base = ROWS["base"]
-    write_scaled_config(base.folder, base.config, 0.25, tmp_path)
+    write_scaled_config(base.config, 0.25, tmp_path)
     written = (tmp_path / "config.json").read_text()
-    write_scaled_config(base.folder, base.config, 0.25, tmp_path)
+    write_scaled_config(base.config, 0.25, tmp_path)
     with pytest.raises(UserError, match=r"holds the row at another scale than 0\.5: choose another output_dir"):
-        write_scaled_config(base.folder, base.config, 0.5, tmp_path)
+        write_scaled_config(base.config, 0.5, tmp_path)
     assert (tmp_path / "config.json").read_text() == written
 
 
