@@ -34,12 +34,6 @@ def describe_hardware(device: torch.device) -> str:
 
 
 def check_device(device: str) -> None:
-    """Refuse a GPU that is not there.
-
-    Raises
-    ------
-    UserError
-        If the device is "cuda", and torch finds none.
-    """
+    """Refuse a GPU that is not there."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device='cuda' needs a GPU, and torch finds none: leave it out")

@@ -40,13 +40,7 @@ FRACTION = Rule(lambda value: 0 <= value < 1, "in [0, 1)")
 
 
 def check_rules(settings: Any) -> None:
-    """Check each field by the rule in its annotation; None is allowed where the field may be None.
-
-    Raises
-    ------
-    UserError
-        Naming the field, its value and what is allowed.
-    """
+    """Refuse a field that breaks the rule in its annotation; None is allowed where the field may be None."""
     for name, hint in get_type_hints(type(settings), include_extras=True).items():
         value = getattr(settings, name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -125,13 +119,7 @@ class DataSettings:
                 setattr(self, name, [part for entry in files for part in entry.split(",") if part])
 
     def validate(self) -> None:
-        """Check what can be checked before any data is read.
-
-        Raises
-        ------
-        UserError
-            Naming the setting, its value and what is allowed.
-        """
+        """Refuse what is not allowed, as far as it shows before any data is read."""
         check_rules(self)
         for name in ("source_lang", "target_lang"):
             if not getattr(self, name):
@@ -314,13 +302,7 @@ class RunSettings:
         return Path(self.output_dir) / "corpus"
 
     def validate(self) -> None:
-        """Check the settings against each other.
-
-        Raises
-        ------
-        UserError
-            Naming the settings, their values and what is allowed.
-        """
+        """Refuse settings that do not go together."""
         check_rules(self)
         if self.early_stopping_patience is not None and self.eval_steps == 0:
             raise UserError(
@@ -365,13 +347,7 @@ class TrainingSettings:
         return {name: value for part in asdict(self).values() for name, value in part.items()}
 
     def validate(self) -> None:
-        """Check what can be checked before any data is read.
-
-        Raises
-        ------
-        UserError
-            Naming the setting, its value and what is allowed.
-        """
+        """Refuse what is not allowed, as far as it shows before any data is read."""
         self.data.validate()
         self.run.validate()
         for part in (self.model, self.optimization, self.reporting):

@@ -40,13 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_is_new(path: Path, name: str = "output") -> None:
-    """Refuse a path that exists, even as a broken link.
-
-    Raises
-    ------
-    UserError
-        If there is, with `name` as what the user set.
-    """
+    """Refuse a path that exists, even as a broken link; `name` is what the user set."""
     if os.path.lexists(path):
         raise UserError(f"{name}={str(path)!r} exists: it must be a new folder, so that nothing is lost")
 

@@ -151,13 +151,7 @@ def load_weights(name: str, setting: str = "model", **how: Any) -> tuple[Any, di
 
 
 def check_generation_config(name: str, setting: str = "model") -> None:
-    """Refuse a folder whose `generation_config.json` cannot be used: transformers would search without it.
-
-    Raises
-    ------
-    UserError
-        If there is such a file, and it is not whole, or a setting is out of its range.
-    """
+    """Refuse a folder whose `generation_config.json` cannot be used: transformers would search without it."""
     if not (Path(name) / "generation_config.json").exists():
         return
     try:

@@ -55,13 +55,7 @@ def parse(
 
 
 def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: Mapping[str, str]) -> None:
-    """Check the flags that are not the table's `own`, given such as ``--seed=1``.
-
-    Raises
-    ------
-    UserError
-        If one is unknown, with the nearest known one, or is set by the table.
-    """
+    """Refuse flags that run.py does not know, or that the table sets itself; `own` are the table's."""
     for name in names_of(flags):
         if name not in NAMES:
             raise UserError(describe_unknown("flag", f"--{name}", [*own, *NAMES]))
@@ -91,13 +85,7 @@ def default_jobs() -> int:
 
 
 def check_jobs(jobs: int) -> None:
-    """Refuse a number of jobs that this machine has no room for.
-
-    Raises
-    ------
-    UserError
-        Naming what is allowed.
-    """
+    """Refuse a number of jobs that this machine has no room for."""
     room = torch.cuda.device_count() or usable_cores()
     if not 1 <= jobs <= room:
         raise UserError(f"jobs={jobs} must be at least 1 and at most {room}, the GPUs or cores of this machine")

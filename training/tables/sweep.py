@@ -88,13 +88,7 @@ class Run:
         return self.process is not None and self.process.poll() is None
 
     def check(self) -> None:
-        """Refuse a directory that holds another run.
-
-        Raises
-        ------
-        UserError
-            Naming what differs.
-        """
+        """Refuse a directory that holds another run."""
         changed = changed_settings(self.directory, self.settings)
         if changed:
             raise UserError(

@@ -174,13 +174,7 @@ class TrainingLoop:
             self.logbook.rewind(self.progress.step, [step for step, _ in self.progress.scores])
 
     def keep_best_by(self, measure: str) -> None:
-        """Keep the scores so far if the best weights were chosen by the same measure.
-
-        Raises
-        ------
-        UserError
-            If they were kept by another.
-        """
+        """Keep the scores so far if the best weights were chosen by this measure; refuse if by another."""
         progress = self.progress
         if progress.best_by and measure and progress.best_by != measure:
             raise UserError(

@@ -54,13 +54,7 @@ def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
 
 
 def check_fields(name: str, folder: Path, config: TranslatorConfig) -> None:
-    """Refuse a field that this type of model does not have: transformers would take it and nobody would read it.
-
-    Raises
-    ------
-    UserError
-        Naming the field and the nearest known one.
-    """
+    """Refuse a field that this type of model does not have: transformers would take it and nobody would read it."""
     given, _ = PreTrainedConfig.get_config_dict(str(folder))
     known = [field.name for field in dataclasses.fields(config)]
     allowed = {*known, *config.attribute_map, *NOTED_BY_TRANSFORMERS}
@@ -73,13 +67,7 @@ def check_fields(name: str, folder: Path, config: TranslatorConfig) -> None:
 
 
 def check_attention(config: TranslatorConfig, attn_implementation: str) -> None:
-    """Refuse a back end that cannot do a model's attention, or that transformers does not have here.
-
-    Raises
-    ------
-    UserError
-        Naming both.
-    """
+    """Refuse a back end that cannot do a model's attention, or that transformers does not have here."""
     restriction = getattr(config, "attention_restriction", None)
     what = f"a {config.model_type!r} model" if restriction is None else f"attention_restriction={restriction}"
     is_any_allowed = config.model_type == "vaswani" and restriction is None
@@ -106,13 +94,7 @@ def on_paper(config: TranslatorConfig, vocab_size: int | None = None) -> Transla
 
 
 def check_lengths(config: TranslatorConfig, data: DataSettings) -> None:
-    """Refuse sentences that would be longer than the model's table of positions, if it has one.
-
-    Raises
-    ------
-    UserError
-        Naming the setting and the rows of the table.
-    """
+    """Refuse sentences that would be longer than the model's table of positions, if it has one."""
     rows = max_positions(config)
     for name in ("max_source_length", "max_target_length"):
         if rows is not None and getattr(data, name) > rows:
@@ -123,13 +105,7 @@ def check_lengths(config: TranslatorConfig, data: DataSettings) -> None:
 
 
 def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:
-    """Refuse a model that this package does not have.
-
-    Raises
-    ------
-    UserError
-        Naming the setting.
-    """
+    """Refuse a model that this package does not have."""
     if not isinstance(config, TranslatorConfig):
         kinds = " or ".join(repr(kind) for kind in MODEL_TYPES)
         raise UserError(f"{setting}={name!r} is a {config.model_type!r} model: it must be a {kinds} model")

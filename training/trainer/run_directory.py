@@ -23,13 +23,7 @@ PATIENCE = 5.0  # seconds: a process that was killed a moment ago may not be gon
 
 
 def make_output_dir(name: str | Path) -> Path:
-    """Create an output directory.
-
-    Raises
-    ------
-    UserError
-        If it cannot be written to.
-    """
+    """Create an output directory, or refuse one that cannot be written to."""
     directory = Path(name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -104,13 +98,7 @@ def claim_output_dir(settings: TrainingSettings, accelerator: Accelerator) -> Ge
 
 
 def check_output_dir(settings: TrainingSettings) -> None:
-    """Check that the output directory holds no other run, and the checkpoint to resume from.
-
-    Raises
-    ------
-    UserError
-        Naming the directory and what stands against it.
-    """
+    """Refuse an output directory that holds another run, and a checkpoint to resume from that it does not hold."""
     directory = Path(settings.run.output_dir)
     if settings.run.resume_from_checkpoint not in (None, "latest"):
         check_checkpoint(directory / "checkpoints", settings.run.resume_from_checkpoint)

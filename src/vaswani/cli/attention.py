@@ -73,13 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check that the flags go together, before anything is loaded.
-
-    Raises
-    ------
-    UserError
-        If they do not, or the output has another ending.
-    """
+    """Refuse flags that do not go together, before anything is loaded."""
     ending = options.output.suffix
     if ending not in ENDINGS:
         raise UserError(f"output={str(options.output)!r} must end in {', '.join(ENDINGS)}")

@@ -89,13 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check that the flags go together, that each is of use, and that what is to be written can be.
-
-    Raises
-    ------
-    UserError
-        If they do not.
-    """
+    """Refuse flags that do not go together or are of no use, and outputs that cannot be written."""
     if (options.model is None) == (options.hypothesis is None):
         raise UserError("exactly one of model and hypothesis must be given: what is judged?")
     if options.baseline_hypothesis is not None and options.baseline_model is not None:
@@ -106,13 +100,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def check_models(options: argparse.Namespace) -> None:
-    """Refuse flags of models where there is none, and those of torch where another engine computes.
-
-    Raises
-    ------
-    UserError
-        Naming the flag.
-    """
+    """Refuse flags of models where there is none, and those of torch where another engine computes."""
     is_torch = options.engine in (None, "torch")
     unused: list[str] = []
     if options.model is None:  # a baseline is translated by torch, without a shortlist
@@ -127,13 +115,7 @@ def check_models(options: argparse.Namespace) -> None:
 
 
 def check_text(options: argparse.Namespace) -> None:
-    """Check that there is one text, and that the flags for it are of its kind.
-
-    Raises
-    ------
-    UserError
-        If there is none or two, a model has nothing to translate, or naming the flag.
-    """
+    """Refuse no text or two, a model that has nothing to translate, and flags that are for another kind of text."""
     name = options.dataset_name
     if (options.reference is None) == (name is None):
         raise UserError("exactly one of reference and dataset_name must be given: what is scored against?")
@@ -152,13 +134,7 @@ def check_text(options: argparse.Namespace) -> None:
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Refuse to write what cannot be written, or what is read or recorded.
-
-    Raises
-    ------
-    UserError
-        Naming the flag.
-    """
+    """Refuse to write what cannot be written, or what is read or recorded."""
     names = "source", "reference", "hypothesis", "baseline_hypothesis"
     others = {f"{name}={getattr(options, name)!r}": getattr(options, name) for name in names}
     if options.model is not None and Path(options.model).is_dir():
@@ -191,13 +167,7 @@ def is_treebank(options: argparse.Namespace) -> bool:
 
 
 def check_is_plain(options: argparse.Namespace) -> None:
-    """Refuse what is for translations alone.
-
-    Raises
-    ------
-    UserError
-        Naming the flag.
-    """
+    """Refuse what is for translations alone."""
     for name in ("lowercase", "tokenized", "baseline_hypothesis", "baseline_model", "shortlist"):
         if getattr(options, name):
             raise UserError(f"{name} is for translations, but target_lang={TREES!r}")

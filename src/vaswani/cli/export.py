@@ -117,13 +117,7 @@ def verification_text(options: argparse.Namespace, tokenizer: Any) -> Text:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check that the flags go together, before anything is loaded.
-
-    Raises
-    ------
-    UserError
-        If they do not, or the output exists.
-    """
+    """Refuse flags that do not go together, and an output that exists, before anything is loaded."""
     check_is_new(options.output)
     if options.source and not options.verify:
         raise UserError(f"source={options.source!r} is for verifying, but --no-verify is given")

@@ -89,13 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check that the flags go together.
-
-    Raises
-    ------
-    UserError
-        If they do not, the model is in no folder, or more candidates are asked for than are kept.
-    """
+    """Refuse flags that do not go together, a model in no folder, and more candidates than are kept."""
     if not Path(options.model).is_dir():
         raise UserError(f"model={options.model!r} must be a folder: the shortlist is written into it")
     if options.per_source > CANDIDATES:

@@ -77,13 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse what is for torch where another library computes.
-
-    Raises
-    ------
-    UserError
-        Naming the flag.
-    """
+    """Refuse what is for torch where another library computes."""
     for name in ("shortlist", "torch_compile"):
         if options.engine != "torch" and getattr(options, name):
             raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
@@ -163,13 +157,7 @@ def search_arguments(model: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_n_best(model: Any, arguments: dict[str, Any]) -> None:
-    """Refuse more translations than beams.
-
-    Raises
-    ------
-    UserError
-        Naming both numbers.
-    """
+    """Refuse more translations than beams."""
     beams = arguments.get("num_beams") or model.generation_config.num_beams or 1
     wanted = arguments.get("num_return_sequences", 1)
     if wanted > beams:

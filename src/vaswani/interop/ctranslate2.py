@@ -68,13 +68,7 @@ def supported_types(device: str) -> list[str]:
 
 
 def check_has_ctranslate2(config: VaswaniConfig) -> None:
-    """Refuse a model that CTranslate2's converter would change.
-
-    Raises
-    ------
-    UserError
-        Naming the field.
-    """
+    """Refuse a model that CTranslate2's converter would change."""
     last = config.vocab_size - 1
     for name in ("pad_token_id", "decoder_start_token_id"):
         if getattr(config, name) != last:
@@ -85,13 +79,7 @@ def check_has_ctranslate2(config: VaswaniConfig) -> None:
 
 
 def check_settings(config: GenerationConfig, pad_token_id: int | None) -> None:
-    """Refuse a generation config that asks for what `CTranslate2Model.generate` would not do.
-
-    Raises
-    ------
-    UserError
-        Naming the setting.
-    """
+    """Refuse a generation config that asks for what `CTranslate2Model.generate` would not do."""
     for name, value in wishes(config).items():
         is_known = name in HONOURED | ABOUT_OTHERS or (
             name == "suppress_tokens" and set(value or ()) <= {pad_token_id}

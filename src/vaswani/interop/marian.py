@@ -181,13 +181,7 @@ def stock_length_penalty(alpha: float) -> float:
 
 
 def check_has_marian(config: Any) -> None:
-    """Refuse a model that Marian cannot be.
-
-    Raises
-    ------
-    UserError
-        Naming the field.
-    """
+    """Refuse a model that Marian cannot be."""
     if config.model_type != "vaswani":
         raise UserError(f"model_type={config.model_type!r} must be 'vaswani' here: MarianMT is a Transformer")
     if config.attention_restriction is not None:
@@ -206,13 +200,7 @@ def check_has_marian(config: Any) -> None:
 
 
 def check_saves_as_marian(config: VaswaniConfig) -> None:
-    """Refuse a model that a folder of Marian cannot hold, though Marian in memory could be it.
-
-    Raises
-    ------
-    UserError
-        Naming the field.
-    """
+    """Refuse a model that a folder of Marian cannot hold, though Marian in memory could be it."""
     check_has_marian(config)
     if config.position_embedding_type == "learned":
         raise UserError(
@@ -227,13 +215,7 @@ def check_saves_as_marian(config: VaswaniConfig) -> None:
 
 
 def check_is_ours(marian: MarianMTModel) -> None:
-    """Refuse a MarianMT that our Transformer cannot be.
-
-    Raises
-    ------
-    UserError
-        Naming the field.
-    """
+    """Refuse a MarianMT that our Transformer cannot be."""
     config = marian.config
     refuse_others(
         config,
@@ -249,13 +231,7 @@ def check_is_ours(marian: MarianMTModel) -> None:
 
 
 def refuse_others(config: Any, **allowed: tuple[Any, ...]) -> None:
-    """Refuse a config one of whose fields has none of the allowed values.
-
-    Raises
-    ------
-    UserError
-        Naming the first such field.
-    """
+    """Refuse a config one of whose fields has none of the allowed values."""
     for name, values in allowed.items():
         if getattr(config, name) not in values:
             raise UserError(

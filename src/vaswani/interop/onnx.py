@@ -219,13 +219,7 @@ def _quantize(folder: Path) -> None:
 
 
 def check_has_graphs(config: VaswaniConfig) -> None:
-    """Refuse a model whose attention the graphs do not have.
-
-    Raises
-    ------
-    UserError
-        Naming the field.
-    """
+    """Refuse a model whose attention the graphs do not have."""
     if config.attention_restriction is not None:
         raise UserError(
             f"attention_restriction={config.attention_restriction} must be none here: the graphs attend to everything"

@@ -56,13 +56,7 @@ class Agreement:
     exact: tuple[str, ...] = ("greedy",)
 
     def check(self) -> None:
-        """Refuse what is no rounding.
-
-        Raises
-        ------
-        UserError
-            If logits differ, or translations of a search that must be exact.
-        """
+        """Refuse what is no rounding: in log-probabilities, or in translations of a search that must be exact."""
         if self.largest_difference > LARGEST_DIFFERENCE:
             raise UserError(
                 f"the exported model's log-probabilities differ by up to {self.largest_difference:.1e} from ours, but "

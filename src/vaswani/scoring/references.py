@@ -89,13 +89,7 @@ def read_dataset(
 
 
 def require_pair(text: EvaluationSet) -> None:
-    """Refuse a text of which nothing can be scored.
-
-    Raises
-    ------
-    UserError
-        If each pair has an empty side; where sources are not known, if all references are empty.
-    """
+    """Refuse a text of which nothing can be scored: no pair has text on all sides that are known."""
     sides = [text.references] if text.sources is None else [text.sources, text.references]
     if not any(all(side.strip() for side in pair) for pair in zip(*sides, strict=True)):
         raise UserError("the text holds no pair to score: one at least must have text on both sides")

@@ -64,13 +64,7 @@ def lines_of(path: str) -> Iterator[str]:
 
 
 def check_is_file(path: str) -> None:
-    """Refuse a file that is not there.
-
-    Raises
-    ------
-    UserError
-        If it is not.
-    """
+    """Refuse a file that is not there."""
     if not Path(path).is_file():
         raise UserError(f"the file {path} does not exist")
 

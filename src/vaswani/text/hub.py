@@ -54,13 +54,7 @@ def load_split(name: str, config: str | None, split: str, languages: tuple[str, 
 
 
 def require_splits(there: Iterable[str], wanted: Iterable[str], name: str) -> None:
-    """Refuse a dataset that lacks a split.
-
-    Raises
-    ------
-    UserError
-        Naming the split that is missing, and those that are there.
-    """
+    """Refuse a dataset that lacks a split."""
     for split in wanted:
         if split not in there:
             raise UserError(f"the dataset {name!r} has no split {split!r}, only {', '.join(map(repr, there))}")

@@ -120,13 +120,7 @@ def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettin
 
 
 def check_origin(text: DatasetDict, seed: int, path: Path) -> None:
-    """Note of which data and seed the texts beside a file are, or refuse others than it has noted.
-
-    Raises
-    ------
-    UserError
-        If they are others.
-    """
+    """Note of which data and seed the texts beside a file are, or refuse others than it has noted."""
     origin: dict[str, int | str] = {split: checksum(rows) for split, rows in text.items()} | {"seed": seed}
     noted = json.loads(path.read_text(encoding="utf-8")) if path.exists() else origin
     if noted != origin:

@@ -41,13 +41,7 @@ def is_same_file(path: str, other: str) -> bool:
 
 
 def check_can_be_written(name: str, path: str) -> None:
-    """Check that a file can be written, and leave it as it is.
-
-    Raises
-    ------
-    UserError
-        If its folder is missing, it is a directory, or may not be written.
-    """
+    """Refuse a file that cannot be written, and leave it as it is."""
     if not Path(path).absolute().parent.is_dir():
         raise UserError(f"{name}={path!r} cannot be written: its folder does not exist")
     is_new = not os.path.exists(path)
