@@ -78,11 +78,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, symbols: Sequence
 def wrap_tokenizer(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFast:
     """Make a tokenizer of transformers from one of `tokenizers` that has ``</s>`` and ``<pad>``, or its saved file.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    **special_tokens : str
-        Those that it has beside these two, such as `unk_token`.
+    `special_tokens` are those that it has beside these two, such as `unk_token`.
     """
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -358,27 +358,7 @@ def translate(
     on_batch: Callable[[int], object] = lambda translated: None,
     **how: Any,
 ) -> list[list[Hypothesis]]:
-    """Translate sentences, the longest first: a `Translator`, called once.
-
-    Parameters
-    ----------
-    model, tokenizer
-        A sequence-to-sequence model and its tokenizer.
-    sentences, on_batch
-        As for a call of `Translator`.
-    **how
-        As for `Translator`, arguments of ``generate()`` among them.
-
-    Returns
-    -------
-    list of list of Hypothesis
-        In the order of `sentences`; `num_return_sequences` of each, the best first.
-
-    Raises
-    ------
-    UserError
-        If ``generate()`` does not take what it was given, or there cannot be so many workers.
-    """
+    """Translate sentences, the longest first: a `Translator`, made of `how` and called once."""
     with Translator(model, tokenizer, **how) as translator:
         return translator(sentences, on_batch)
 

@@ -35,12 +35,7 @@ from vaswani.interop.marian import check_has_marian
 
 
 class Meter:
-    """Counts the target tokens of a turn, except for those of its warm-up, and says when the turn is over.
-
-    Parameters
-    ----------
-    turn : Turn
-    """
+    """Counts the target tokens of a turn, except for those of its warm-up, and says when the turn is over."""
 
     def __init__(self, turn: Turn):
         self.turn = turn

@@ -26,18 +26,9 @@ SPLITS = ("train", "validation", "test")
 
 
 def load_text(settings: DataSettings, grammar_folder: Path) -> DatasetDict:
-    """Read the parallel text of all splits, as columns `source` and `target`.
+    """Read the parallel text of "train", "validation" and, if there is one, "test", as columns `source` and `target`.
 
-    Parameters
-    ----------
-    settings : DataSettings
-    grammar_folder : Path
-        Where the grammar writes its corpus, if that is the dataset.
-
-    Returns
-    -------
-    DatasetDict
-        With "train", "validation" and, where there is one, "test".
+    The grammar, if that is the dataset, writes its corpus to `grammar_folder`.
 
     Raises
     ------

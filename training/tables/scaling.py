@@ -67,12 +67,7 @@ def _whole(name: str, width: int, scale: float) -> int:
 def write_scaled_config(config: TranslatorConfig, scale: float, folder: Path) -> None:
     """Write a scaled config, and its generation config, into a folder that run.py can train from.
 
-    Parameters
-    ----------
-    config : TranslatorConfig
-        Of the whole model, loaded from a folder, which says which keys are declared, and how to decode.
-    scale : float
-    folder : Path
+    The folder from which the whole model's `config` was loaded says which keys are declared, and how to decode.
 
     Raises
     ------

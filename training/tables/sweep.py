@@ -135,14 +135,8 @@ def run_and_report(
 def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) -> None:
     """Finish all runs, `jobs` at a time, the costliest first where several share the machine.
 
-    Each job has a GPU of its own where there are any, else its share of the cores.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-    jobs : int
-    when_done : callable
-        Called with each run that has ended.
+    Each job has a GPU of its own where there are any, else its share of the cores. `when_done` is called with each run
+    that has ended.
 
     Raises
     ------

@@ -98,16 +98,7 @@ def save_for_ctranslate2(
     folder: Path,
     quantization: str = "float32",
 ) -> None:
-    """Write the folder that `ctranslate2.Translator` opens, with the tokenizer's files and our config.
-
-    Parameters
-    ----------
-    ours, tokenizer
-        A model and its tokenizer.
-    folder : Path
-        Which exists.
-    quantization : str, default="float32"
-        One of `QUANTIZATIONS`.
+    """Write what `ctranslate2.Translator` opens, the tokenizer's files and our config into a folder that exists.
 
     Raises
     ------

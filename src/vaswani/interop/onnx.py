@@ -123,16 +123,9 @@ def save_for_onnx(
     folder: Path,
     quantization: str = "float32",
 ) -> None:
-    """Write both graphs, with the tokenizer's files and our config.
+    """Write both graphs, the tokenizer's files and our config into a folder that exists.
 
-    Parameters
-    ----------
-    ours, tokenizer
-        A model and its tokenizer.
-    folder : Path
-        Which exists.
-    quantization : str, default="float32"
-        Or "int8": weights in int8, and activations quantized as they come.
+    In "int8" the weights are in it, and activations are quantized as they come.
 
     Raises
     ------
@@ -228,12 +221,6 @@ def check_has_graphs(config: VaswaniConfig) -> None:
 
 class OnnxModel(VaswaniForConditionalGeneration):
     """A folder of `save_for_onnx`, opened: ONNX Runtime computes, and all of our ``generate()`` searches.
-
-    Parameters
-    ----------
-    folder : Path
-    threads : int, default=1
-        Cores.
 
     Raises
     ------

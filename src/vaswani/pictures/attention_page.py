@@ -18,14 +18,7 @@ FACTS = ("entropy", "distance", "itself", "previous", "next", "first", "last")
 
 
 def attention_page(attention: Attention, title: str) -> str:
-    """Return the page: an HTML document that needs nothing else.
-
-    Parameters
-    ----------
-    attention : Attention
-        Of word pieces; the page joins them into words on request.
-    title : str
-    """
+    """Return the page: an HTML document that needs nothing else, and joins word pieces into words on request."""
     sentences = [
         readable("".join(token for token in side if token != END)) for side in (attention.source, attention.target)
     ]

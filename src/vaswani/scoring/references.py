@@ -96,14 +96,7 @@ def require_pair(text: EvaluationSet) -> None:
 
 
 def read_hypotheses(path: str, text: EvaluationSet, samples: int | None = None) -> list[str]:
-    """Read translations of a test set.
-
-    Parameters
-    ----------
-    path : str
-    text : EvaluationSet
-    samples : int or None, default=None
-        To how many lines the text was cut; the translations may be of all, or of these.
+    """Read translations of a test set; where this was cut to some samples, they may be of all, or of these.
 
     Raises
     ------
@@ -118,24 +111,7 @@ def read_hypotheses(path: str, text: EvaluationSet, samples: int | None = None) 
 
 
 def as_many(path: str, lines: list[Line], text: EvaluationSet, samples: int | None, unit: str = "lines") -> list[Line]:
-    """Cut the lines of a file to the samples, and refuse it unless it has as many as there are references.
-
-    Parameters
-    ----------
-    path : str
-    lines : list
-        Of the whole file.
-    text : EvaluationSet
-        Cut already.
-    samples : int or None
-    unit : str, default="lines"
-        What is counted.
-
-    Raises
-    ------
-    UserError
-        Naming both texts and their numbers of lines.
-    """
+    """Cut the lines of a file to the samples, as the text was, and refuse it unless it has as many as references."""
     first, count = lines[:samples], len(text.references)
     if len(first) == count:
         return first

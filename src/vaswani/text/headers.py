@@ -35,13 +35,7 @@ def looks_like_header(fields: Sequence[str], languages: Sequence[str]) -> bool:
 
     Column names are different single words, where either each is the code of a language (``en``, ``DE``, ``deu``,
     ``pt-BR``, ``deu_Latn``) or a word such as ``source``, or one of them is a language that is asked for. So
-    ``no<TAB>no``, ``Yes<TAB>Oui`` and ``to<TAB>nach`` are sentences.
-
-    Parameters
-    ----------
-    fields : sequence of str
-    languages : sequence of str
-        The languages that are asked for.
+    ``no<TAB>no``, ``Yes<TAB>Oui`` and ``to<TAB>nach`` are sentences. `languages` are those that are asked for.
     """
     words = [field.strip() for field in fields]
     if len(words) < 2 or len({word.lower() for word in words}) < len(words):

@@ -94,19 +94,7 @@ def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[byt
 
 
 def whole_lines(path: str, group: int = 1) -> tuple[int, int]:
-    """Look where a file ends without the half-written end that an interrupted program left in it.
-
-    Parameters
-    ----------
-    path : str
-    group : int, default=1
-        Lines that belong together.
-
-    Returns
-    -------
-    groups, size : int
-        Whole groups in the file, and their bytes.
-    """
+    """Return how many whole groups of lines a file has, and their bytes: it may end half-written, if interrupted."""
     lines = position = end = 0
     with open(path, "rb") as file:
         for raw in file:

@@ -50,16 +50,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class Bench:
-    """A layer with random weights and inputs on a device, ready to be measured.
-
-    Parameters
-    ----------
-    row : Row
-    size : Size
-    batch : int
-        Sequences.
-    device : torch.device
-    """
+    """A layer with random weights and a batch of random sequences on a device, ready to be measured."""
 
     def __init__(self, row: Row, size: Size, batch: int, device: torch.device) -> None:
         torch.manual_seed(0)
