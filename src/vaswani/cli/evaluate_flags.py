@@ -11,14 +11,13 @@ from vaswani.record import card_of, metrics_of
 from vaswani.scoring.protocols import moses_languages
 
 from .shared.flags import (
-    add_batch_flag,
-    add_compile_flag,
+    add_batch_flags,
     add_decoding_flags,
     add_engine_flag,
     add_model_flags,
-    add_shortlist_flag,
-    add_workers_flag,
+    add_torch_flags,
     at_least_one,
+    check_torch_flags,
 )
 from .shared.outputs import check_outputs
 
@@ -74,10 +73,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add_engine_flag(how)
     add_decoding_flags(how)
-    add_shortlist_flag(how)
-    add_batch_flag(how)
-    add_workers_flag(how)
-    add_compile_flag(how)
+    add_batch_flags(how)
+    add_torch_flags(how)
     add_model_flags(how)
     out = parser.add_argument_group("what becomes of it")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE, or instead of the text")
@@ -101,17 +98,14 @@ def check(options: argparse.Namespace) -> None:
 
 def check_models(options: argparse.Namespace) -> None:
     """Refuse flags of models where there is none, and those of torch where another engine computes."""
-    is_torch = options.engine in (None, "torch")
     unused: list[str] = []
     if options.model is None:  # a baseline is translated by torch, without a shortlist
-        unused += ["shortlist"] if is_torch else ["shortlist", "engine"]
+        unused += ["shortlist"] if options.engine in (None, "torch") else ["shortlist", "engine"]
     if options.model is None and options.baseline_model is None:
         unused += OF_MODELS
     for flag in given(options, unused):
         raise UserError(f"{flag} is for a model: a hypothesis has been written already")
-    if not is_torch:
-        for flag in given(options, ("shortlist", "torch_compile")):
-            raise UserError(f"{flag} is for engine 'torch', not for {options.engine!r}")
+    check_torch_flags(options)
 
 
 def check_text(options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from vaswani.parsing.treebank import read_trees
 from vaswani.pictures.trees import draw_trees
 
 from .shared import line_by_line
-from .shared.flags import add_batch_flag, add_decoding_flags, add_model_flags, add_workers_flag, decoding
+from .shared.flags import add_batch_flags, add_decoding_flags, add_model_flags, decoding
 from .shared.startup import large_imports
 
 
@@ -52,8 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", metavar="FILE.svg", help="draw the first tree that is written")
     parser.add_argument("--gold", metavar="FILE", help="draw the first tree of this file beside it")
     add_decoding_flags(parser)
-    add_batch_flag(parser)
-    add_workers_flag(parser)
+    add_batch_flags(parser)
     line_by_line.add_reading_flags(parser)
     add_model_flags(parser)
 
@@ -65,13 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check the flags for pictures.
-
-    Raises
-    ------
-    UserError
-        If they do not go together, or the picture has another ending.
-    """
+    """Refuse flags for pictures that do not go together, and a picture that is no SVG."""
     if options.gold and not options.picture:
         raise UserError("gold needs picture: it is drawn there")
     if options.picture and Path(options.picture).suffix != ".svg":

@@ -27,14 +27,13 @@ from vaswani.errors import UserError
 
 from .shared import line_by_line
 from .shared.flags import (
-    add_batch_flag,
-    add_compile_flag,
+    add_batch_flags,
     add_decoding_flags,
     add_engine_flag,
     add_model_flags,
-    add_shortlist_flag,
-    add_workers_flag,
+    add_torch_flags,
     at_least_one,
+    check_torch_flags,
     decoding,
 )
 from .shared.startup import large_imports
@@ -49,10 +48,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     line_by_line.add_file_flags(parser, "translate")
     add_engine_flag(parser)
     add_decoding_flags(parser)
-    add_shortlist_flag(parser)
-    add_batch_flag(parser)
-    add_workers_flag(parser)
-    add_compile_flag(parser)
+    add_batch_flags(parser)
+    add_torch_flags(parser)
     parser.add_argument(
         "--n_best",
         type=at_least_one,
@@ -71,16 +68,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Translate, and return the exit status."""
-    check(options)
+    check_torch_flags(options)
     with ExitStack() as stack:
         return line_by_line.run(options, lambda: translator(options, stack), "Translating", group=options.n_best or 1)
-
-
-def check(options: argparse.Namespace) -> None:
-    """Refuse what is for torch where another library computes."""
-    for name in ("shortlist", "torch_compile"):
-        if options.engine != "torch" and getattr(options, name):
-            raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
 
 
 def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Worker:
@@ -144,24 +134,14 @@ def line_translator(
 
 
 def search_arguments(model: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of ``generate()``.
-
-    Raises
-    ------
-    UserError
-        If more translations than beams are asked for.
-    """
-    arguments = decoding(options) | ({} if options.n_best is None else {"num_return_sequences": options.n_best})
-    check_n_best(model, arguments)
+    """Return the arguments of ``generate()``; refuse more translations than beams."""
+    arguments = decoding(options)
+    if options.n_best is not None:
+        beams = options.num_beams or model.generation_config.num_beams or 1
+        if options.n_best > beams:
+            raise UserError(f"--n_best={options.n_best} must be at most --num_beams={beams}")
+        arguments["num_return_sequences"] = options.n_best
     return arguments
-
-
-def check_n_best(model: Any, arguments: dict[str, Any]) -> None:
-    """Refuse more translations than beams."""
-    beams = arguments.get("num_beams") or model.generation_config.num_beams or 1
-    wanted = arguments.get("num_return_sequences", 1)
-    if wanted > beams:
-        raise UserError(f"--n_best={wanted} must be at most --num_beams={beams}")
 
 
 def as_lines(hypotheses: Sequence[tuple[str, float | None]]) -> list[str]:

@@ -80,8 +80,8 @@ def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_batch_flag(parser: argparse._ActionsContainer) -> None:
-    """Add the flag for the size of a batch."""
+def add_batch_flags(parser: argparse._ActionsContainer) -> None:
+    """Add the flags for the size of a batch, and for the number of processes that share batches out."""
     parser.add_argument(
         "--max_batch_tokens",
         type=at_least_one,
@@ -89,10 +89,6 @@ def add_batch_flag(parser: argparse._ActionsContainer) -> None:
         metavar="N",
         help="source tokens of a batch, padding included; bounds memory (default: 4096)",
     )
-
-
-def add_workers_flag(parser: argparse._ActionsContainer) -> None:
-    """Add the flag for the number of processes."""
     parser.add_argument(
         "--workers",
         type=at_least_one,
@@ -102,8 +98,14 @@ def add_workers_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_compile_flag(parser: argparse._ActionsContainer) -> None:
-    """Add the flag that compiles."""
+def add_torch_flags(parser: argparse._ActionsContainer) -> None:
+    """Add the flags that `check_torch_flags` checks."""
+    parser.add_argument(
+        "--shortlist",
+        action="store_true",
+        help="write each batch with likely translations of its words and frequent tokens alone: faster, but some "
+        "translations change, also with what else is in the batch (`vaswani shortlist` makes the file)",
+    )
     parser.add_argument(
         "--torch_compile",
         action="store_true",
@@ -112,14 +114,11 @@ def add_compile_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_shortlist_flag(parser: argparse._ActionsContainer) -> None:
-    """Add the flag that cuts the output layer."""
-    parser.add_argument(
-        "--shortlist",
-        action="store_true",
-        help="write each batch with likely translations of its words and frequent tokens alone: faster, but some "
-        "translations change, also with what else is in the batch (`vaswani shortlist` makes the file)",
-    )
+def check_torch_flags(options: argparse.Namespace) -> None:
+    """Refuse flags that are for torch alone where another library computes."""
+    for name in ("shortlist", "torch_compile"):
+        if options.engine not in (None, "torch") and getattr(options, name):
+            raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
 
 
 def decoding(options: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from vaswani.cli import Parser
 from vaswani.cli.evaluate_flags import DEFAULTS, add_flags, check, fill_in_defaults
-from vaswani.cli.shared.flags import add_batch_flag, add_engine_flag, add_model_flags
+from vaswani.cli.shared.flags import add_batch_flags, add_engine_flag, add_model_flags
 from vaswani.errors import UserError
 
 
@@ -116,7 +116,7 @@ def test_json_without_a_file_is_for_standard_output(folder):
 
 def test_defaults_are_those_of_the_flags_that_others_have_too():
     parser = argparse.ArgumentParser()
-    for add in (add_batch_flag, add_engine_flag, add_model_flags):
+    for add in (add_batch_flags, add_engine_flag, add_model_flags):
         add(parser)
     shared = vars(parser.parse_args([]))
     assert {name: value for name, value in DEFAULTS.items() if name != "split"} == {

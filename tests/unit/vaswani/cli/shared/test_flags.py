@@ -4,7 +4,7 @@ import pytest
 
 from vaswani.cli.shared import flags
 from vaswani.cli.shared.flags import (
-    add_batch_flag,
+    add_batch_flags,
     add_decoding_flags,
     add_model_flags,
     alpha,
@@ -20,7 +20,7 @@ def parse():
     """Return a function that parses a command line of these flags."""
     parser = argparse.ArgumentParser()
     add_decoding_flags(parser)
-    add_batch_flag(parser)
+    add_batch_flags(parser)
     add_model_flags(parser)
     return lambda *arguments: parser.parse_args(arguments)
 
