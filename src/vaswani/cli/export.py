@@ -25,13 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 from vaswani.errors import UserError
 from vaswani.files import check_is_new, new_folder
 from vaswani.interop import ctranslate2, marian, onnx
-from vaswani.interop.verification import (
-    SENTENCES,
-    Agreement,
-    compare,
-    log_probabilities_of,
-    made_up_sentences,
-)
+from vaswani.interop.verification import SENTENCES, Agreement, compare, made_up_sentences
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
 from vaswani.text.parallel import read_lines
@@ -149,9 +143,7 @@ def verify_marian(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agree
     if their_tokenizer(text.sentences).input_ids != tokenizer(text.sentences).input_ids:
         raise UserError("the exported tokenizer does not give the same tokens: nothing was written")
     exact = (f"its beam {BEAMS}",)
-    return compare(
-        model, tokenizer, theirs, log_probabilities_of(theirs), text.sentences, searches, text.references, exact
-    )
+    return compare(model, tokenizer, theirs, text.sentences, searches, text.references, exact)
 
 
 def verify_ctranslate2(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agreement:
@@ -159,23 +151,15 @@ def verify_ctranslate2(model: Any, tokenizer: Any, folder: Path, text: Text) -> 
     theirs = ctranslate2.CTranslate2Model(folder, threads=usable_cores())
     paper = {"num_beams": BEAMS}
     searches = {f"beam {BEAMS}, ranked as in the paper": (paper, paper)}
-    return compare(model, tokenizer, theirs, theirs.log_probabilities, text.sentences, searches, text.references)
+    return compare(model, tokenizer, theirs, text.sentences, searches, text.references)
 
 
 def verify_onnx(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agreement:
     """Compare what ONNX Runtime makes of the graphs."""
     theirs = onnx.OnnxModel(folder, usable_cores())
     search, paper = f"beam {BEAMS}", {"num_beams": BEAMS}
-    return compare(
-        model,
-        tokenizer,
-        theirs,
-        theirs.log_probabilities,
-        text.sentences,
-        {search: (paper, paper)},
-        text.references,
-        exact=(search,),
-    )
+    searches = {search: (paper, paper)}
+    return compare(model, tokenizer, theirs, text.sentences, searches, text.references, exact=(search,))
 
 
 def say(sentence: str) -> None:

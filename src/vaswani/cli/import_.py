@@ -27,7 +27,7 @@ from vaswani.files import check_is_new, new_folder
 from vaswani.interop.fsmt import from_fsmt
 from vaswani.interop.marian import from_marian
 from vaswani.interop.t2t import load_t2t
-from vaswani.interop.verification import SENTENCES, compare, log_probabilities_of, made_up_sentences
+from vaswani.interop.verification import SENTENCES, compare, made_up_sentences
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 
@@ -91,7 +91,7 @@ def verify(ours: Any, tokenizer: PreTrainedTokenizerBase, theirs: Any) -> None:
     # Ours rules <pad> out, and may end without </s>.
     theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing
     theirs.generation_config.update(suppress_tokens=[ours.config.pad_token_id], forced_eos_token_id=None)
-    agreement = compare(ours, tokenizer, theirs, log_probabilities_of(theirs), made_up_sentences(tokenizer), {})
+    agreement = compare(ours, tokenizer, theirs, made_up_sentences(tokenizer), {})
     say(str(agreement))
     agreement.check()
 

@@ -1,6 +1,6 @@
 """Whether an exported model gives what ours gives: the same logits, the same translations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,6 @@ from vaswani.models.translator_vaswani import shift_tokens_right
 from vaswani.translation import translate
 
 
-LogProbabilities = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Settings = dict[str, Any]
 
 SENTENCES = 100
@@ -95,7 +94,6 @@ def compare(
     ours: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     theirs: Any,
-    log_probabilities: LogProbabilities,
     sentences: Sequence[str],
     searches: Mapping[str, tuple[Settings, Settings]],
     references: Sequence[str] | None = None,
@@ -107,10 +105,8 @@ def compare(
     ----------
     ours, tokenizer
         Our model, on a CPU.
-    theirs : object with ``generate()``
+    theirs : model of transformers or of `interop.engines`
         Of the same tokens.
-    log_probabilities : callable
-        Returns what `theirs` gives the (B, T) labels of (B, S) input ids and attention mask: (B, T).
     sentences : sequence of str
     searches : mapping of str to (dict, dict)
         By name, the arguments of ``generate()`` for ours and for theirs.
@@ -131,24 +127,22 @@ def compare(
         if references is not None:
             scores = [CHRF().corpus_score(texts, [references]).score for texts in (mine, other)]
             reference_chrf[name] = scores[0], scores[1]
-    difference = _largest_difference(ours, tokenizer, log_probabilities, sentences)
+    difference = _largest_difference(ours, tokenizer, theirs, sentences)
     return Agreement(len(sentences), difference, equal, chrf, reference_chrf, ("greedy", *exact))
 
 
-def log_probabilities_of(model: Any) -> LogProbabilities:
-    """Return the function for `compare` of a model of transformers; ``<pad>`` is never a candidate."""
-
-    @torch.inference_mode()
-    def log_probabilities(input_ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # By ours, as FSMT's own method puts the last label first: ``</s>``, where the labels hold it.
-        decoder_input_ids = shift_tokens_right(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
-        # FSMT looks ahead where it may cache.
-        inputs = {"attention_mask": mask, "decoder_input_ids": decoder_input_ids, "use_cache": False}
-        logits = model(input_ids, **inputs).logits.float()
-        logits[..., model.config.pad_token_id] = -torch.inf
-        return logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
-
-    return log_probabilities
+@torch.inference_mode()
+def log_probabilities(model: Any, input_ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return those of (B, T) labels for (B, S) sources by a model; ``<pad>`` is never a candidate."""
+    if hasattr(model, "log_probabilities"):  # of `interop.engines`
+        return model.log_probabilities(input_ids, mask, labels)
+    # By ours, as FSMT's own method puts the last label first: ``</s>``, where the labels hold it.
+    decoder_input_ids = shift_tokens_right(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
+    # FSMT looks ahead where it may cache.
+    inputs = {"attention_mask": mask, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+    logits = model(input_ids, **inputs).logits.float()
+    logits[..., model.config.pad_token_id] = -torch.inf
+    return logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
 
 
 def _length_limit(config: VaswaniConfig, most: int) -> dict[str, int]:
@@ -159,10 +153,10 @@ def _length_limit(config: VaswaniConfig, most: int) -> dict[str, int]:
 def _largest_difference(
     ours: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
-    theirs: LogProbabilities,
+    theirs: Any,
     sentences: Sequence[str],
 ) -> float:
-    mine, largest = log_probabilities_of(ours), 0.0
+    largest = 0.0
     longest, limit = max_positions(ours.config), _length_limit(ours.config, MAX_LABELS)
     cut = {} if longest is None else {"truncation": True, "max_length": longest}
     for start in range(0, len(sentences), BATCH):
@@ -171,8 +165,8 @@ def _largest_difference(
         labels = labels[:, 1:]
         is_real = labels != ours.config.pad_token_id
         labels = labels.masked_fill(~is_real, ours.config.eos_token_id)
-        difference = mine(batch.input_ids, batch.attention_mask, labels) - theirs(
-            batch.input_ids, batch.attention_mask, labels
+        mine, other = (
+            log_probabilities(model, batch.input_ids, batch.attention_mask, labels) for model in (ours, theirs)
         )
-        largest = max(largest, difference.masked_fill(~is_real, 0).abs().max().item())
+        largest = max(largest, (mine - other).masked_fill(~is_real, 0).abs().max().item())
     return largest

@@ -17,7 +17,7 @@ from vaswani.interop.ctranslate2 import (
     supported_types,
 )
 from vaswani.interop.engines import load_engine
-from vaswani.interop.verification import log_probabilities_of
+from vaswani.interop.verification import log_probabilities
 from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
 
@@ -62,7 +62,7 @@ def test_log_probabilities_are_ours(ours, theirs, batch):
     labels[1, 2] = 0  # </s>: behind it CTranslate2 scores nothing
     mask = torch.ones_like(inputs["input_ids"])
     ids = inputs["input_ids"].masked_fill(inputs["input_ids"] == 264, 1)
-    mine, other = (score(ids, mask, labels) for score in (log_probabilities_of(ours), theirs.log_probabilities))
+    mine, other = (log_probabilities(model, ids, mask, labels) for model in (ours, theirs))
     is_scored = torch.cat([torch.zeros_like(labels[:, :1]), (labels == 0).cumsum(1)[:, :-1]], 1) == 0
     torch.testing.assert_close(other[is_scored], mine[is_scored], atol=1e-4, rtol=1e-4)
     assert (other[~is_scored] == 0).all()

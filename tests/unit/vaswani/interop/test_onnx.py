@@ -8,7 +8,7 @@ import torch
 from vaswani.errors import UserError
 from vaswani.interop.engines import load_engine
 from vaswani.interop.onnx import OnnxModel, check_has_graphs, load_onnx, save_for_onnx
-from vaswani.interop.verification import log_probabilities_of
+from vaswani.interop.verification import log_probabilities
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
@@ -43,7 +43,7 @@ def test_the_graphs_are_the_model(ours, theirs, tokenizer, batch):
     inputs = batch(ours.config)
     labels = inputs["labels"].clamp(min=1)
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    mine, other = (score(ids, mask, labels) for score in (log_probabilities_of(ours), theirs.log_probabilities))
+    mine, other = (log_probabilities(model, ids, mask, labels) for model in (ours, theirs))
     torch.testing.assert_close(other, mine, atol=1e-4, rtol=1e-4)
     for settings in ({"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2}):
         mine, other = (

@@ -1,3 +1,4 @@
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ from sacrebleu.metrics import CHRF
 from vaswani.errors import UserError
 from vaswani.interop import verification
 from vaswani.interop.marian import to_marian
-from vaswani.interop.verification import Agreement, compare, log_probabilities_of, made_up_sentences
+from vaswani.interop.verification import Agreement, compare, log_probabilities, made_up_sentences
 from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
 
@@ -27,23 +28,14 @@ def test_the_same_model_agrees(random_model, tokenizer):
     assert sentences == made_up_sentences(tokenizer, 7)
     assert len(set(sentences)) == 7
     marian = to_marian(ours)
-    agreement = compare(ours, tokenizer, marian, log_probabilities_of(marian), sentences, SEARCHES)
+    agreement = compare(ours, tokenizer, marian, sentences, SEARCHES)
     assert agreement.sentences == 7
     assert agreement.largest_difference < 1e-4
     assert (agreement.equal["greedy"], agreement.chrf["greedy"]) == (7, 100.0)
     assert set(agreement.equal) == {"greedy", "beam"}
     assert (agreement.exact, agreement.reference_chrf) == (("greedy",), {})
     agreement.check()
-    scored = compare(
-        ours,
-        tokenizer,
-        marian,
-        log_probabilities_of(marian),
-        sentences,
-        SEARCHES,
-        references=TEXT * 7,
-        exact=("beam",),
-    )
+    scored = compare(ours, tokenizer, marian, sentences, SEARCHES, references=TEXT * 7, exact=("beam",))
     mine = [best.text for best, *_ in translate(ours, tokenizer, sentences, num_beams=1, max_new_tokens=100)]
     expected = CHRF().corpus_score(mine, [TEXT * 7]).score
     assert scored.reference_chrf["greedy"] == (expected, expected)
@@ -53,7 +45,7 @@ def test_the_same_model_agrees(random_model, tokenizer):
 def test_another_model_does_not(random_model, tokenizer):
     ours, other = random_model(vocab_size=265), random_model(vocab_size=265)
     sentences = made_up_sentences(tokenizer, 7)
-    agreement = compare(ours, tokenizer, other, log_probabilities_of(other), sentences, {})
+    agreement = compare(ours, tokenizer, other, sentences, {})
     assert agreement.equal["greedy"] < 7
     assert agreement.chrf["greedy"] < 100
     with pytest.raises(UserError, match="log-probabilities differ by up to"):
@@ -68,7 +60,7 @@ def test_chrf_is_of_their_text_against_ours_and_of_both_against_references(rando
         return [[SimpleNamespace(text=text)] for text in (mine if model is ours else theirs)]
 
     monkeypatch.setattr(verification, "translate", write)
-    agreement = compare(ours, tokenizer, other, log_probabilities_of(ours), ["six"], {}, references=references)
+    agreement = compare(ours, tokenizer, other, ["six"], {}, references=references)
     assert agreement.chrf["greedy"] == CHRF().corpus_score(theirs, [mine]).score
     expected = tuple(CHRF().corpus_score(texts, [references]).score for texts in (mine, theirs))
     assert agreement.reference_chrf["greedy"] == expected
@@ -78,26 +70,27 @@ def test_chrf_is_of_their_text_against_ours_and_of_both_against_references(rando
 def test_the_largest_difference_is_that_of_all_batches(wrong, random_model, tokenizer, monkeypatch):
     monkeypatch.setattr(verification, "BATCH", 1)
     ours, batches = random_model(vocab_size=265), iter(range(2))
-    mine = log_probabilities_of(ours)
-    agreement = compare(
-        ours, tokenizer, ours, lambda *given: mine(*given) + (next(batches) == wrong), ["one two", "six"], {}
-    )
+    theirs = copy.copy(ours)
+    theirs.log_probabilities = lambda *given: log_probabilities(ours, *given) + (next(batches) == wrong)
+    agreement = compare(ours, tokenizer, theirs, ["one two", "six"], {})
     assert agreement.largest_difference == pytest.approx(1)
 
 
 def test_what_stands_behind_the_end_of_a_sentence_does_not_count(random_model, tokenizer):
     ours = random_model(vocab_size=265)
-    log_probabilities = log_probabilities_of(ours)
     # The second sentence ends before the first: behind its </s> stands padding.
     ours.generate = lambda *given, **settings: torch.tensor([[264, 5, 6, 7, 0], [264, 8, 0, 264, 264]])
 
     def as_ctranslate2(input_ids, mask, labels):
         is_behind = (labels == 0).cumsum(1) - (labels == 0).int() > 0
-        return log_probabilities(input_ids, mask, labels).masked_fill(is_behind, 0)
+        return log_probabilities(ours, input_ids, mask, labels).masked_fill(is_behind, 0)
 
-    agreement = compare(ours, tokenizer, ours, as_ctranslate2, ["one two", "six five"], {})
+    theirs = copy.copy(ours)
+    theirs.log_probabilities = as_ctranslate2
+    agreement = compare(ours, tokenizer, theirs, ["one two", "six five"], {})
     assert agreement.largest_difference < 1e-4
-    wrong = compare(ours, tokenizer, ours, lambda *given: as_ctranslate2(*given) + 1, ["one two", "six five"], {})
+    theirs.log_probabilities = lambda *given: as_ctranslate2(*given) + 1
+    wrong = compare(ours, tokenizer, theirs, ["one two", "six five"], {})
     assert wrong.largest_difference == pytest.approx(1)
 
 
@@ -105,7 +98,7 @@ def test_what_stands_behind_the_end_of_a_sentence_does_not_count(random_model, t
 def test_a_short_table_of_positions_limits_what_is_compared(positions, random_model, tokenizer):
     ours = random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=positions)
     sentences = ["one two", "six " * 30]
-    agreement = compare(ours, tokenizer, ours, log_probabilities_of(ours), sentences, {})
+    agreement = compare(ours, tokenizer, ours, sentences, {})
     assert (agreement.equal["greedy"], agreement.largest_difference) == (2, 0)
 
 
@@ -132,7 +125,7 @@ def test_log_probabilities_leave_out_pad(random_model, batch):
     ours = random_model()
     inputs = batch(ours.config)
     labels = inputs["labels"].clamp(min=0)
-    found = log_probabilities_of(ours)(inputs["input_ids"], inputs["attention_mask"], labels)
+    found = log_probabilities(ours, inputs["input_ids"], inputs["attention_mask"], labels)
     start = torch.cat([torch.full((4, 1), 22), labels[:, :-1]], 1)
     logits = ours(inputs["input_ids"], attention_mask=inputs["attention_mask"], decoder_input_ids=start).logits
     expected = logits[..., :22].log_softmax(-1).gather(2, labels[..., None])[..., 0]
