@@ -14,13 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.utils.data import DataLoader
-from transformers import (
-    DataCollatorForSeq2Seq,
-    MarianConfig,
-    MarianMTModel,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-)
+from transformers import DataCollatorForSeq2Seq, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from training.benchmarks.records import Turn
 from training.benchmarks.translators.peak import fastest
@@ -31,7 +25,7 @@ from training.machine import usable_cores
 from training.recipe import parse_settings
 from training.trainer.model import load_config
 from vaswani.errors import UserError
-from vaswani.interop.marian import check_has_marian
+from vaswani.interop.marian import marian_config
 
 
 class Meter:
@@ -212,25 +206,8 @@ def rows_and_collator(turn: Turn, model: MarianMTModel) -> tuple[Any, DataCollat
 
 
 def marian(turn: Turn) -> MarianMTModel:
-    """Return a fresh MarianMT of our architecture.
-
-    Raises
-    ------
-    UserError
-        If there is no such MarianMT.
-    """
-    ours = load_config(parse_settings(turn.flags).model.config_name)
-    check_has_marian(ours)
-    names = ["vocab_size", "d_model", "dropout", "attention_dropout", "activation_dropout", "pad_token_id"]
-    names += ["eos_token_id", "decoder_start_token_id"]
-    names += [f"{stack}_{part}" for stack in ("encoder", "decoder") for part in ("layers", "attention_heads")]
-    names += ["encoder_ffn_dim", "decoder_ffn_dim"]
-    config = MarianConfig(
-        **{name: getattr(ours, name) for name in names},
-        activation_function="relu",
-        scale_embedding=True,
-        forced_eos_token_id=ours.eos_token_id,
-    )
+    """Return a fresh MarianMT of our architecture."""
+    config = marian_config(load_config(parse_settings(turn.flags).model.config_name))
     torch.manual_seed(2017)
     model = MarianMTModel._from_config(config, attn_implementation=turn.attention)
     return model.train().to(turn.device)

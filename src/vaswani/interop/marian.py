@@ -57,14 +57,7 @@ def to_marian(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
     UserError
         If Marian cannot be this model.
     """
-    check_has_marian(ours.config)
-    config = MarianConfig(
-        **{name: getattr(ours.config, name) for name in SAME_FIELDS},
-        activation_function=ours.config.activation_function,
-        scale_embedding=True,
-        share_encoder_decoder_embeddings=ours.config.tie_word_embeddings,
-        forced_eos_token_id=None,
-    )
+    config = marian_config(ours.config)
     marian = MarianMTModel(config).eval()
     for module in marian.modules():
         if isinstance(module, torch.nn.LayerNorm):
@@ -88,6 +81,18 @@ def to_marian(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
     marian.load_state_dict({name: weight_of(name, theirs) for name, theirs in marian.state_dict().items()})
     marian.generation_config = stock_generation_config(ours)
     return marian
+
+
+def marian_config(config: VaswaniConfig) -> MarianConfig:
+    """Return the config of the same architecture, or refuse a model that Marian cannot be."""
+    check_has_marian(config)
+    return MarianConfig(
+        **{name: getattr(config, name) for name in SAME_FIELDS},
+        activation_function=config.activation_function,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=config.tie_word_embeddings,
+        forced_eos_token_id=None,
+    )
 
 
 def save_as_marian(
