@@ -1,11 +1,13 @@
-"""Facts of the machine: its hardware, its cores, the versions of what is installed."""
+"""Facts of the machine: its hardware, the versions of what is installed, the commit of this code."""
 
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+from training.settings import ROOT
 from vaswani.errors import UserError
 from vaswani.workers import usable_cores
 
@@ -19,6 +21,15 @@ def installed_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def describe_commit() -> str:
+    """Return the commit of this code; nothing where there is no git, or the code is in no repository."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def describe_hardware(device: torch.device) -> str:

@@ -54,6 +54,25 @@ class Evaluation:
         kept = {*self.always, *(() if self.checkpoint is None else WEIGHTS)}
         return {name: value for name, value in asdict(self).items() if value is not None or name in kept}
 
+    def scores(self) -> list[str]:
+        """Say the scores in words."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """Say in a line what an evaluation of a model was on, and what came of it."""
+        said = [
+            *self.scores(),
+            f"exact {self.exact_match:.1f}%",
+            f"nll {self.nll:.3f}",
+            f"{self.sentences:,} sentences in {self.seconds:.0f} s",
+            f"{self.decoding}",
+        ]
+        if (self.averaged_checkpoints or 1) > 1:
+            said.append(f"{self.averaged_checkpoints} checkpoints averaged")
+        if self.truncated_sources:
+            said.append(f"{self.truncated_sources} translated up to max_source_length")
+        return f"{self.split} at {self.checkpoint}: {', '.join(said)}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationEvaluation(Evaluation):
@@ -80,6 +99,14 @@ class TranslationEvaluation(Evaluation):
     comparison: dict[str, dict[str, float]] | None = None
 
     always = ("paper_bleu", "paper_bleu_without_split", "paper_bleu_signature")
+
+    def scores(self) -> list[str]:
+        """Say the scores of both protocols."""
+        said = [
+            f"sacreBLEU {self.sacrebleu:.2f} (lowercased {self.sacrebleu_lowercased:.2f})",
+            f"chrF {self.chrf:.2f}",
+        ]
+        return said + ([] if self.paper_bleu is None else [f"BLEU by the paper's protocol {self.paper_bleu:.2f}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,3 +137,13 @@ class ParsingEvaluation(Evaluation):
     evalb_errors: int
     well_formed: float | None = None
     bracketing_f1_by_length: dict[str, dict[str, float]]
+
+    def scores(self) -> list[str]:
+        """Say EVALB's scores."""
+        said = [
+            f"F1 {self.bracketing_f1:.2f} (recall {self.bracketing_recall:.2f}, "
+            f"precision {self.bracketing_precision:.2f})",
+            f"tags {self.tagging_accuracy:.1f}%",
+            f"well-formed {self.well_formed:.1f}%",
+        ]
+        return said + ([f"{self.evalb_errors} left out by EVALB"] if self.evalb_errors else [])

@@ -98,7 +98,7 @@ TRAINING = {
     "tables": ("trainer", "data", *SETTINGS),
     "benchmarks": ("trainer", "data", "tables", "reports", *SETTINGS),
     "settings": (),
-    "machine": (),
+    "machine": ("settings",),
     "recipe": ("settings",),
 }
 

@@ -1,10 +1,9 @@
-"""The records of a run: `recipe.toml`, `metrics.jsonl`, translations; and a progress bar."""
+"""The records of a run: `recipe.toml`, `metrics.jsonl`, translations; a progress bar, and what the run will do."""
 
 import json
 import math
 import platform
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,11 +16,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from training.data.preparation import Prepared, lengths
-from training.machine import PACKAGES, describe_hardware, installed_version
+from training.machine import PACKAGES, describe_commit, describe_hardware, installed_version
 from training.recipe import write_recipe
-from training.settings import ROOT, RunSettings, TrainingSettings
+from training.settings import RunSettings, TrainingSettings
 from vaswani.models.trees_vaswani import TREES
-from vaswani.results import Evaluation, ParsingEvaluation, TranslationEvaluation
+from vaswani.results import Evaluation
 
 
 OUTPUTS = "outputs"  # the folder of what was translated, in a run's directory
@@ -39,15 +38,6 @@ def describe_run(accelerator: Accelerator) -> dict[str, Any]:
         "precision": accelerator.mixed_precision,
         "hardware": describe_hardware(accelerator.device),
     }
-
-
-def describe_commit() -> str:
-    """Return the commit of this code; nothing where there is no git, or the code is in no repository."""
-    command = ["git", "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
 
 
 class Logbook:
@@ -156,7 +146,7 @@ class Logbook:
         samples: int = 4,
     ) -> None:
         """Print an evaluation and the same few sentences each time, beside their references, as one block."""
-        block = [describe_evaluation(evaluation)]
+        block = [evaluation.summary()]
         for index in range(0, len(translations), max(1, len(translations) // samples))[:samples]:
             block += [f"  source     {sources[index]}", f"  model      {translations[index]}"]
             block += [f"  reference  {references[index]}", ""]
@@ -244,39 +234,3 @@ def as_time(seconds: float) -> str:
     """Write a time as hours and minutes, or minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
-
-
-def describe_evaluation(evaluation: Evaluation) -> str:
-    """Say in a line what was evaluated and what came of it."""
-    said = [
-        *describe_scores(evaluation),
-        f"exact {evaluation.exact_match:.1f}%",
-        f"nll {evaluation.nll:.3f}",
-        f"{evaluation.sentences:,} sentences in {evaluation.seconds:.0f} s",
-        f"{evaluation.decoding}",
-    ]
-    if (evaluation.averaged_checkpoints or 1) > 1:
-        said.append(f"{evaluation.averaged_checkpoints} checkpoints averaged")
-    if evaluation.truncated_sources:
-        said.append(f"{evaluation.truncated_sources} translated up to max_source_length")
-    return f"{evaluation.split} at {evaluation.checkpoint}: {', '.join(said)}"
-
-
-def describe_scores(evaluation: Evaluation) -> list[str]:
-    """Say the scores, those of each kind of output in their own way."""
-    if isinstance(evaluation, ParsingEvaluation):
-        said = [
-            f"F1 {evaluation.bracketing_f1:.2f} (recall {evaluation.bracketing_recall:.2f}, "
-            f"precision {evaluation.bracketing_precision:.2f})",
-            f"tags {evaluation.tagging_accuracy:.1f}%",
-            f"well-formed {evaluation.well_formed:.1f}%",
-        ]
-        return said + ([f"{evaluation.evalb_errors} left out by EVALB"] if evaluation.evalb_errors else [])
-    assert isinstance(evaluation, TranslationEvaluation)
-    said = [
-        f"sacreBLEU {evaluation.sacrebleu:.2f} (lowercased {evaluation.sacrebleu_lowercased:.2f})",
-        f"chrF {evaluation.chrf:.2f}",
-    ]
-    if evaluation.paper_bleu is not None:
-        said.append(f"BLEU by the paper's protocol {evaluation.paper_bleu:.2f}")
-    return said

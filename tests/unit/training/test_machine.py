@@ -25,3 +25,8 @@ def test_a_cpu_is_named_with_the_cores_that_may_be_used(monkeypatch):
 def test_a_package_need_not_be_installed():
     assert machine.installed_version("torch") == version("torch")
     assert machine.installed_version("no-such-package") == "not installed"
+
+
+def test_a_machine_without_git_names_no_commit(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.describe_commit() == ""

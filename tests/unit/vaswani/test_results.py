@@ -23,3 +23,14 @@ def test_a_row_of_parses_has_its_own_scores():
     assert evaluation.to_row() == {"split": "test", "sentences": 3, "evalb_errors": 1, **scores} | {
         "bracketing_f1_by_length": groups
     }
+
+
+def test_a_line_says_what_was_evaluated_and_how(evaluation):
+    line = dataclasses.replace(evaluation, seconds=3.0, truncated_sources=2).summary()
+    assert line == (
+        "test at step 500: sacreBLEU 20.10 (lowercased 21.20), chrF 52.30, BLEU by the paper's protocol 23.40, "
+        "exact 6.6%, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6, "
+        "4 checkpoints averaged, 2 translated up to max_source_length"
+    )
+    short = dataclasses.replace(evaluation, seconds=3.0, averaged_checkpoints=1, paper_bleu=None).summary()
+    assert short.endswith("exact 6.6%, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6")

@@ -17,8 +17,6 @@ from training.data.preparation import Prepared
 from training.trainer.logbook import (
     Logbook,
     as_time,
-    describe_commit,
-    describe_evaluation,
     describe_training,
 )
 
@@ -66,11 +64,6 @@ def test_a_recipe_stays_as_it_is_until_a_checkpoint_is_resumed(make, tmp_path):
     assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 5
     resumed.rewind(0, [])
     assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 6
-
-
-def test_a_machine_without_git_names_no_commit(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert describe_commit() == ""
 
 
 def test_of_the_evaluations_at_a_checkpoint_only_the_one_on_the_way_is_known(make):
@@ -128,17 +121,6 @@ def test_outputs_are_kept_a_sentence_a_line_beside_sources_and_references(make, 
         "test.step-0000005.txt": "One.\n\na b\n",
         "test.final.txt": "ä\u2028\n2\n3\n",
     }
-
-
-def test_a_line_says_what_was_evaluated_and_how(evaluation):
-    line = describe_evaluation(dataclasses.replace(evaluation, seconds=3.0, truncated_sources=2))
-    assert line == (
-        "test at step 500: sacreBLEU 20.10 (lowercased 21.20), chrF 52.30, BLEU by the paper's protocol 23.40, "
-        "exact 6.6%, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6, "
-        "4 checkpoints averaged, 2 translated up to max_source_length"
-    )
-    short = describe_evaluation(dataclasses.replace(evaluation, seconds=3.0, averaged_checkpoints=1, paper_bleu=None))
-    assert short.endswith("exact 6.6%, nll 1.250, 1,234 sentences in 3 s, beam 4, alpha 0.6")
 
 
 @pytest.fixture
