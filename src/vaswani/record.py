@@ -26,7 +26,7 @@ def describe_weights(model: str) -> dict[str, Any]:
     if checkpoint:
         return {"step": int(checkpoint[1]), "averaged_checkpoints": 1, "checkpoint": folder.name}
     last: dict[str, Any] = {}
-    for row in _rows(metrics_of(folder)):
+    for row in read_metrics(metrics_of(folder)):
         last |= row
     names = "step", "averaged_checkpoints"
     return {name: last.get(name) for name in names} | {"checkpoint": folder.name if folder.exists() else model}
@@ -38,6 +38,24 @@ def metrics_of(folder: Path) -> Path:
         if (run / "metrics.jsonl").exists() and (run / "recipe.toml").exists():
             return run / "metrics.jsonl"
     return folder / "metrics.jsonl"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics, except lines that are not whole, as a process that was killed may leave them."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # there are none, or they may not be read
+        return []
+    return [row for row in map(read_row, lines) if row is not None]
+
+
+def read_row(line: str) -> dict[str, Any] | None:
+    """Return a row of metrics, or None if the line is not whole."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def card_of(folder: Path) -> Path:
@@ -77,22 +95,6 @@ def record(evaluation: Evaluation, model: str) -> str:
             f"the evaluation is recorded in {metrics}, but cannot be in {card}: {first_line(error)}"
         ) from error
     return f"Recorded in {metrics} and {card}"
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of metrics, except lines that are not whole, as a process that was killed may leave them."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # there are none, or they may not be read
-        return []
-    return [row for row in map(_row, lines) if isinstance(row, dict)]
-
-
-def _row(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
 
 
 def _append(path: Path, line: str) -> None:

@@ -14,6 +14,7 @@ from training.tables.metrics import seconds_of_training
 from training.trainer.logbook import OUTPUTS
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
+from vaswani.record import read_row
 
 
 FINAL = "final"
@@ -187,12 +188,3 @@ def read_run(directory: Path, name: str) -> RunRecord:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"RUN_DIR {directory} cannot be read as a run: {type(error).__name__}: {error}") from error
     return record
-
-
-def read_row(line: str) -> dict[str, Any] | None:
-    """Return a row of `metrics.jsonl`, or None if the line is not whole."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) else None

@@ -17,11 +17,11 @@ import torch
 from tqdm.auto import tqdm
 
 from training.settings import ROOT, TrainingSettings
-from training.tables.metrics import read_metrics
 from training.trainer.loop import NOT_FINITE
 from training.trainer.run_directory import changed_settings
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted, Interruption
+from vaswani.record import read_metrics
 
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -100,7 +100,7 @@ class Run:
         """Return the share of its updates that are done."""
         if self.is_finished:
             return 1.0
-        steps = [row["step"] for row in read_metrics(self.directory)]
+        steps = [row["step"] for row in read_metrics(self.directory / "metrics.jsonl")]
         return max(steps, default=0) / self.settings.optimization.max_steps
 
     def go(self, environment: dict[str, str]) -> None:
