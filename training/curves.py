@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from training.data.corpora import load_text
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.recipe import parse_settings
 from training.settings import TrainingSettings
 from training.tables import command

@@ -15,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables import command

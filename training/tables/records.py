@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
 from training.tables.metrics import logged_evaluations, logged_updates
 from training.tables.rows import ROWS, Row

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.tables.layout import markdown, write_csv
 from training.tables.records import Description, Measurement, ReportRow, report_rows
 from training.tables.rows import ROWS, SERIES, Row

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from training.data.preparation import load_named_tokenizer
 from training.data.sentence_encoder import description
+from training.data.vocabulary import load_named_tokenizer
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.fingerprint import weights_checksum
 from training.trainer.model import check_attention, check_is_ours, load_config

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from datasets import Dataset, DatasetDict
 
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.recipe import parse_settings, write_recipe
 from training.settings import TrainingSettings
 from training.tables.cost import flops_per_target_token

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.recipe import names_of
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.flags import flags_of_a_length

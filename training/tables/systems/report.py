@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from training.data.preparation import count_types
+from training.data.vocabulary import count_types
 from training.tables.layout import align, markdown, write_csv
 from training.tables.systems.catalogue import BASELINE, PAPER_ROWS, SYSTEMS
 from training.tables.systems.plan import Entry, Plan

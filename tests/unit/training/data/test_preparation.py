@@ -4,22 +4,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 from flat_settings import make_settings
 from opus_model import save_vocabulary
-from tokenizers import Tokenizer, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
-from training.data import preparation
+from training.data import preparation, vocabulary
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.grammar import corpus as grammar
 from training.data.preparation import (
     DROP_REASONS,
     Prepared,
-    count_types,
     drop_reasons,
     encode,
     encode_epoch,
@@ -28,21 +25,12 @@ from training.data.preparation import (
     prepare,
     read_pairs,
 )
-from training.settings import ROOT, DataSettings, ModelSettings
+from training.settings import ROOT, DataSettings
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    """Give every test a cache of its own."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(["a b c"], 258)
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def settings(**kwargs) -> DataSettings:
@@ -143,7 +131,7 @@ def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tm
     left = {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()}
     assert sorted("".join(path.suffixes) for path in left) == [".arrow", ".counts.json", ".tokenizer.json"]
 
-    monkeypatch.setattr(preparation, "train_tokenizer", None)
+    monkeypatch.setattr(vocabulary, "train_tokenizer", None)
     monkeypatch.setattr(preparation, "encode_table", None)
     text, tokenizer, encoded, counts = prepare_files(tmp_path, text_of_files)
     assert {path: path.stat().st_mtime_ns for path in (cache / "vaswani").iterdir()} == left
@@ -166,13 +154,13 @@ def test_what_is_prepared_is_memory_mapped_and_found_again_by_another_process(tm
 def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, monkeypatch):
     prepare_files(tmp_path)
     calls = []
-    for function in (preparation.train_tokenizer, preparation.encode_table):
+    for module, function in ((vocabulary, train_tokenizer), (preparation, preparation.encode_table)):
 
         def noted(*args, function=function, **kwargs):
             calls.append(function)
             return function(*args, **kwargs)
 
-        monkeypatch.setattr(preparation, function.__name__, noted)
+        monkeypatch.setattr(module, function.__name__, noted)
     prepare_files(tmp_path, **changed)
     assert calls.count(train_tokenizer) == trained
     assert len(calls) - trained == encoded
@@ -204,16 +192,6 @@ def test_another_tokenizer_does_not_find_the_ids_of_the_first(tokenizer):
     assert first["labels"][:] != second["labels"][:]
 
 
-def test_a_cached_tokenizer_is_the_trained_one(tmp_path):
-    saved = []
-    for name in ("trained", "cached"):
-        prepare_files(tmp_path).tokenizer.save_pretrained(tmp_path / name)
-        saved.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    train_tokenizer(["ab ab abc", "cd cd cde"], 260).save_pretrained(tmp_path / "directly")
-    saved.append({path.name: path.read_bytes() for path in (tmp_path / "directly").iterdir()})
-    assert saved[0] == saved[1] == saved[2]
-
-
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache):
     cache.write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"the data cannot be prepared in .*cache: .*File exists"):
@@ -231,47 +209,6 @@ def test_a_full_disk_is_named_by_the_folder_that_is_on_it(tmp_path, monkeypatch)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert list((tmp_path / "run" / "corpus").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "message"),
-    [
-        (None, "tokenizer_name='.*named' has no tokenizer that can be loaded: .*named"),
-        (Tokenizer(models.WordLevel({"a": 0})), "must have an end-of-sentence and a padding token"),
-    ],
-)
-def test_unfit_named_tokenizers_are_refused(tmp_path, tokenizer, message):
-    if tokenizer is not None:
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "named")
-    with pytest.raises(UserError, match=message):
-        prepare_files(tmp_path, tokenizer_name=str(tmp_path / "named"))
-
-
-def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
-    tokenizer.save_pretrained(tmp_path / "named")
-    named, types = {"tokenizer_name": str(tmp_path / "named")}, len(tokenizer)
-    prepared = prepare_files(tmp_path, vocab_size=None, **named)
-    for given in (None, types):
-        assert count_types(ModelSettings(**named, vocab_size=given)) == types
-    with pytest.raises(
-        UserError, match=rf"vocab_size=5 contradicts tokenizer_name='.*named', which has {types} types"
-    ):
-        prepare_files(tmp_path, vocab_size=5, **named)
-    assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
-
-
-def test_the_tokenizer_of_the_model_to_start_from_is_used(tmp_path, tokenizer):
-    tokenizer.save_pretrained(tmp_path / "base")
-    prepared = prepare_files(tmp_path, vocab_size=None, model_name_or_path=str(tmp_path / "base"))
-    assert prepared.encoded["train"]["input_ids"][:] == tokenizer(["ab ab abc"]).input_ids
-    prepared.tokenizer.save_pretrained(tmp_path / "again")
-    for path in (tmp_path / "base").iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_vocabulary_that_the_text_does_not_support_is_refused(tmp_path):
-    with pytest.raises(UserError, match="vocab_size=37000 is larger than the training text supports"):
-        prepare_files(tmp_path, vocab_size=37_000)
 
 
 def test_pairs_are_read_in_any_order(tokenizer, monkeypatch):
@@ -311,40 +248,3 @@ def test_a_fingerprint_sees_where_a_sentence_ends():
         for ids in ([[1, 2], [3]], [[1], [2, 3]])
     )
     assert fingerprint(first) != fingerprint(second)
-
-
-def prepare_trees(folder: Path, trees: list[str], **kwargs) -> Prepared:
-    folder.mkdir(exist_ok=True)
-    for split in ("train", "validation"):
-        path = folder / f"{split}.mrg"
-        if not path.exists():
-            path.write_text("".join(f"{tree}\n" for tree in trees))
-    files = {"train_file": None, "validation_file": None, "dataset_name": f"treebank:{folder}"}
-    return prepare_files(folder, **files, target_lang="tree", **kwargs)
-
-
-def test_a_parsers_tokenizer_knows_the_parts_of_speech_of_words(tmp_path, monkeypatch):
-    trees = ["(S (NN ab) (VB cd))", "(S (VB ab) (NN ab) (RB ef))"]
-    expected = {"ab": "NN VB", "cd": "VB", "ef": "RB"}
-    tokenizer = prepare_trees(tmp_path, trees, vocab_size=265).tokenizer
-    assert tokenizer.init_kwargs["parts_of_speech"] == expected
-    monkeypatch.setattr(preparation, "Counter", lambda: pytest.fail("counted twice"))
-    assert prepare_trees(tmp_path, trees, vocab_size=265).tokenizer.init_kwargs["parts_of_speech"] == expected
-    monkeypatch.undo()
-    tokenizer.save_pretrained(tmp_path / "model")
-    named = {"tokenizer_name": str(tmp_path / "model"), "vocab_size": None}
-    other = prepare_trees(tmp_path / "other", ["(S (RB ab) (NN gh))"], **named).tokenizer
-    assert other.init_kwargs["parts_of_speech"] == expected | {"ab": "NN RB VB", "gh": "NN"}
-
-
-def test_only_frequent_words_have_their_parts_of_speech_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "DICTIONARY_WORDS", 1)
-    trees = ["(S (NN ab) (VB cd))", "(S (VB ab) (NN ab) (RB ef))"]
-    assert prepare_trees(tmp_path, trees, vocab_size=265).tokenizer.init_kwargs["parts_of_speech"] == {"ab": "NN VB"}
-
-
-def test_a_tree_without_a_part_of_speech_for_each_word_is_refused(tmp_path):
-    with pytest.raises(
-        UserError, match=r"the tree '\(S \(NN\) \)S' must have a part of speech for each word of 'a b'"
-    ):
-        prepare_files(tmp_path, "a b\t(S (NN) )S\n", target_lang="tree", vocab_size=262)
