@@ -124,7 +124,7 @@ def plan(grid: Grid) -> Iterator[Step]:
             yield row.name, size, lambda row=row, size=size: count_dependencies(row, size)
     for name in SCORES:
         for width in KEY_WIDTHS:
-            yield name, Size(KEYS, width), lambda name=name, width=width: describe_softmax(name, width)
+            yield name, Size(KEYS, width), lambda name=name, width=width: vars(measure_saturation(name, width))
 
 
 def measure_cost(row: Row, size: Size, batch: int, device: torch.device) -> dict[str, float]:
@@ -141,14 +141,3 @@ def measure_cost(row: Row, size: Size, batch: int, device: torch.device) -> dict
 def count_dependencies(row: Row, size: Size) -> dict[str, float]:
     """Return how many operations wait for one another, and how long the path is."""
     return {"sequential_operations": count_sequential(row, size), "path_length": count_hops(row, size)}
-
-
-def describe_softmax(name: str, width: int) -> dict[str, float]:
-    """Return how scores of a width are spread, and what a softmax makes of them."""
-    saturation = measure_saturation(name, width)
-    return {
-        "score_variance": saturation.variance,
-        "softmax_entropy": saturation.entropy,
-        "softmax_gradient_mean": saturation.mean_gradient,
-        "softmax_gradient_median": saturation.median_gradient,
-    }

@@ -21,19 +21,18 @@ class Saturation:
 
     Parameters
     ----------
-    variance : float
-        Of the scores.
-    entropy : float
+    score_variance : float
+    softmax_entropy : float
         Of the weights, in nats, on average over queries; log(64) = 4.16 if all keys weigh the same.
-    mean_gradient, median_gradient : float
+    softmax_gradient_mean, softmax_gradient_median : float
         Norm (Frobenius) of the softmax's Jacobian, over queries. It is 0 where one key takes all, and greatest, 0.71,
         where two share: these few keep the mean up when it is long 0 for most.
     """
 
-    variance: float
-    entropy: float
-    mean_gradient: float
-    median_gradient: float
+    score_variance: float
+    softmax_entropy: float
+    softmax_gradient_mean: float
+    softmax_gradient_median: float
 
 
 def dot_product(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -9,19 +9,19 @@ from training.tables.complexity.softmax import KEYS, QUERIES, SCORES, measure_sa
 
 @pytest.mark.parametrize("width", [4, 64, 256])
 def test_the_variance_of_a_dot_product_is_d_k_and_that_of_a_scaled_one_1(width):
-    assert measure_saturation("dot product", width).variance == pytest.approx(width, rel=0.1)
-    assert measure_saturation("scaled dot product", width).variance == pytest.approx(1, rel=0.1)
-    assert measure_saturation("additive", width).variance < 2
+    assert measure_saturation("dot product", width).score_variance == pytest.approx(width, rel=0.1)
+    assert measure_saturation("scaled dot product", width).score_variance == pytest.approx(1, rel=0.1)
+    assert measure_saturation("additive", width).score_variance < 2
 
 
 def test_without_scaling_a_wide_softmax_is_peaked_and_has_hardly_a_gradient():
     narrow, wide = (measure_saturation("dot product", width) for width in (4, 512))
-    assert wide.entropy < narrow.entropy / 5
-    assert wide.median_gradient < narrow.median_gradient / 20
+    assert wide.softmax_entropy < narrow.softmax_entropy / 5
+    assert wide.softmax_gradient_median < narrow.softmax_gradient_median / 20
     for name in ("scaled dot product", "additive"):
         narrow, wide = (measure_saturation(name, width) for width in (4, 512))
-        assert wide.entropy == pytest.approx(narrow.entropy, rel=0.1)
-        assert wide.median_gradient == pytest.approx(narrow.median_gradient, rel=0.2)
+        assert wide.softmax_entropy == pytest.approx(narrow.softmax_entropy, rel=0.1)
+        assert wide.softmax_gradient_median == pytest.approx(narrow.softmax_gradient_median, rel=0.2)
 
 
 def test_figures_are_those_of_the_softmax_and_its_jacobian(monkeypatch):
@@ -31,10 +31,10 @@ def test_figures_are_those_of_the_softmax_and_its_jacobian(monkeypatch):
     jacobians = [torch.func.jacrev(lambda row: row.softmax(-1))(row) for row in scores.double()]
     norms = torch.stack([jacobian.norm() for jacobian in jacobians])
     entropies = torch.distributions.Categorical(logits=scores.double()).entropy()
-    assert saturation.variance == pytest.approx(scores.var().item(), rel=1e-5)
-    assert saturation.entropy == pytest.approx(entropies.mean().item(), rel=1e-5)
-    assert saturation.mean_gradient == pytest.approx(norms.mean().item(), rel=1e-5)
-    assert saturation.median_gradient == pytest.approx(norms.median().item(), rel=1e-5)
+    assert saturation.score_variance == pytest.approx(scores.var().item(), rel=1e-5)
+    assert saturation.softmax_entropy == pytest.approx(entropies.mean().item(), rel=1e-5)
+    assert saturation.softmax_gradient_mean == pytest.approx(norms.mean().item(), rel=1e-5)
+    assert saturation.softmax_gradient_median == pytest.approx(norms.median().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_figures_are_those_of_the_softmax_and_its_jacobian(monkeypatch):
 def test_the_extremes_are_known(scores, entropy, gradient, monkeypatch):
     monkeypatch.setitem(SCORES, "given", lambda query, key: torch.tensor([scores]))
     saturation = measure_saturation("given", 2)
-    assert saturation.entropy == pytest.approx(entropy, abs=1e-9)
-    assert saturation.median_gradient == pytest.approx(gradient, abs=1e-9)
+    assert saturation.softmax_entropy == pytest.approx(entropy, abs=1e-9)
+    assert saturation.softmax_gradient_median == pytest.approx(gradient, abs=1e-9)
 
 
 def test_every_query_has_keys_of_its_own():
