@@ -7,7 +7,6 @@ batch, or as many workers, each with a batch of its own.
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from training.benchmarks.records import GenerationRow, Rates, as_record
+from training.benchmarks.records import GenerationRow, Rates, as_record, take_turns
 from training.benchmarks.translators.libraries import convert, ctranslate2, has_ctranslate2
 from training.benchmarks.translators.models import (
     marian_in_bfloat16,
@@ -84,7 +83,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         if has_ctranslate2():
             convert(to_marian(setup.model()), shortlist, Path(folder))
         with in_processes(makers(setup, Path(folder))) as contenders:
-            seconds = take_turns(contenders, options.turns)
+            seconds = take_turns([partial(seconds_of, each) for each in contenders], options.turns)
     rows = compare(contenders, [[work.tokens / each for each in taken] for taken in seconds])
     if not has_ctranslate2():
         rows.append(GenerationRow("CTranslate2: not installed: extra [dev]"))
@@ -112,17 +111,12 @@ def makers(setup: Setup, folder: Path) -> list[Callable[[], list[Contender]]]:
     return entered
 
 
-def take_turns(contenders: Sequence[Contender], turns: int) -> list[list[float]]:
-    """Return the seconds of every contender's turns; the first turn is warm-up, and does not count."""
-    seconds: list[list[float]] = [[] for _ in contenders]
-    for turn in range(turns + 1):
-        for contender, taken in zip(contenders, seconds, strict=True):
-            time.sleep(PAUSE)
-            started = time.perf_counter()
-            contender.translate()
-            taken.append(time.perf_counter() - started)
-        print(f"turn {turn}/{turns}", file=sys.stderr, flush=True)
-    return [taken[1:] for taken in seconds]
+def seconds_of(contender: Contender) -> float:
+    """Let a contender take a turn, and return how long it took."""
+    time.sleep(PAUSE)
+    started = time.perf_counter()
+    contender.translate()
+    return time.perf_counter() - started
 
 
 def compare(contenders: Sequence[Contender], rates: Sequence[Sequence[float]]) -> list[GenerationRow]:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,16 @@ class Rates:
     def of(cls, rates: Sequence[float]) -> "Rates":
         """Summarize several turns."""
         return cls(statistics.median(rates), min(rates), max(rates))
+
+
+def take_turns(works: Sequence[Callable[[], float]], turns: int) -> list[list[float]]:
+    """Let all do their work in turns; return what each measured turn by turn, but for a first one, which warms up."""
+    measured: list[list[float]] = [[] for _ in works]
+    for turn in range(turns + 1):
+        for work, own in zip(works, measured, strict=True):
+            own.append(work())
+        print(f"turn {turn}/{turns}", file=sys.stderr, flush=True)
+    return [own[1:] for own in measured]
 
 
 def titled(title: str) -> Any:

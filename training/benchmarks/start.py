@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from training.benchmarks.records import Rates, StartRow, as_record
+from training.benchmarks.records import Rates, StartRow, as_record, take_turns
 from training.settings import ROOT
 from training.trainer.model import load_config
 from vaswani import VaswaniForConditionalGeneration
@@ -71,12 +72,8 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         sentence = save_models(options.start_config, Path(folder))
         contenders = enter(Path(folder), options.device)
-        seconds: list[list[float]] = [[] for _ in contenders]
-        for turn in range(options.starts + 1):
-            for contender, taken in zip(contenders, seconds, strict=True):
-                taken.append(seconds_to_a_line(contender.command, sentence))
-            print(f"turn {turn}/{options.starts}", file=sys.stderr, flush=True)
-    spreads = [Rates.of(taken[1:]) for taken in seconds]
+        starts = [partial(seconds_to_a_line, contender.command, sentence) for contender in contenders]
+        spreads = list(map(Rates.of, take_turns(starts, options.starts)))
     return [
         as_record(
             StartRow(contender.what, **asdict(spread), times_ours=spread.median / spreads[contender.ours].median)

@@ -1,9 +1,11 @@
+from functools import partial
+
 import pytest
 
 from training import benchmark
 from training.benchmarks import generation
-from training.benchmarks.generation import compare, take_turns
-from training.benchmarks.records import Rates
+from training.benchmarks.generation import compare, seconds_of
+from training.benchmarks.records import Rates, take_turns
 from training.benchmarks.translators.work import Contender
 
 
@@ -46,7 +48,7 @@ def test_every_contender_translates_every_turn_and_the_first_turn_does_not_count
     contenders = [
         Contender(name, "bf16", "", 1, lambda name=name: said.append(name)) for name in ("ours", "CTranslate2")
     ]
-    assert take_turns(contenders, 1) == [[1.0], [2.0]]
+    assert take_turns([partial(seconds_of, each) for each in contenders], 1) == [[1.0], [2.0]]
     assert said == ["pause", "ours", "pause", "CTranslate2"] * 2
 
 
