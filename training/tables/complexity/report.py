@@ -1,6 +1,5 @@
 """Table 1 as it was measured, beside the paper's: as Markdown and CSV."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from training.tables.complexity.measuring import COUNTED, UNITS, Grid, Record, c
 from training.tables.complexity.picture import draw
 from training.tables.complexity.rows import ROWS, Row, Size
 from training.tables.complexity.softmax import KEYS, QUERIES, SCORES
-from training.tables.layout import markdown
+from training.tables.layout import markdown, write_csv
 
 
 # Whose cost is compared with whose: the one that grows with n^2 first.
@@ -67,13 +66,12 @@ def write_report(records: Sequence[Record], grid: Grid, conditions: str, folder:
     """
     text = write_markdown(records, grid, conditions)
     (folder / "table1.md").write_text(text, encoding="utf-8")
-    with (folder / "table1.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["quantity", "unit", "layer", "n", "d", "k", "r", "value"])
-        for record in records:
-            writer.writerow(
-                [record.quantity, UNITS[record.quantity], record.layer, *vars(record.size).values(), record.value]
-            )
+    rows = [
+        {"quantity": record.quantity, "unit": UNITS[record.quantity], "layer": record.layer}
+        | {**vars(record.size), "value": record.value}
+        for record in records
+    ]
+    write_csv(folder / "table1.csv", rows)
     draw(records, grid, [folder / "table1.png", folder / "table1.svg"])
     return text
 

@@ -1,6 +1,5 @@
 """Learning curves as they stand: Markdown, CSV and a picture."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from training.tables.curves.points import SCORES, Point, doublings, share_of_training
-from training.tables.layout import markdown
+from training.tables.layout import markdown, write_csv
 from vaswani.pictures.look import LIGHT, MATPLOTLIB, line_style
 
 
@@ -33,14 +32,14 @@ def write_report(points: Sequence[Point], conditions: str, command: str, folder:
     (folder / "curves.md").write_text(write_markdown(points, conditions, command), encoding="utf-8")
     if not points:
         return
-    with (folder / "curves.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["model", "parameters", "pairs", "target_tokens", "split", *SCORES, "nll"])
-        for point in points:
-            ends = [(point.target_tokens, point.validation), (point.target_tokens, point.test)]
-            for tokens, row in [*point.on_the_way, *ends]:
-                what = [Path(point.row.config).name, point.parameters, point.pairs, tokens, row["split"]]
-                writer.writerow([*what, *(row[score] for score in SCORES), row["nll"]])
+    rows = []
+    for point in points:
+        what = {"model": Path(point.row.config).name, "parameters": point.parameters, "pairs": point.pairs}
+        ends = [(point.target_tokens, point.validation), (point.target_tokens, point.test)]
+        for tokens, row in [*point.on_the_way, *ends]:
+            measured = {name: row[name] for name in ("split", *SCORES, "nll")}
+            rows.append({**what, "target_tokens": tokens, **measured})
+    write_csv(folder / "curves.csv", rows)
     draw(points, folder / "curves.png")
 
 
