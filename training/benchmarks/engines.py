@@ -133,10 +133,10 @@ def save(options: argparse.Namespace, folder: Path) -> list[str]:
         model = VaswaniForConditionalGeneration(config).eval()
         tokenizer, sentence = make_tokenizer(config.vocab_size)
         words, generator = sentence.split(), random.Random(2017)
-        text, flags = [" ".join(generator.choices(words, k=8)) for _ in range(SENTENCES)], NEW_TOKENS
+        text = [" ".join(generator.choices(words, k=8)) for _ in range(SENTENCES)]
     else:
         model, tokenizer = load(options.engine_model, device="cpu", dtype="float32")
-        text, flags = read_lines(options.engine_source), None
+        text = read_lines(options.engine_source)
         if not text:
             raise UserError(f"engine_source={options.engine_source!r} has no line to translate")
     for name in ("ours", "marian", "ct2", "ct2-int8", "onnx", "onnx-int8"):
@@ -148,7 +148,7 @@ def save(options: argparse.Namespace, folder: Path) -> list[str]:
         save_for_ctranslate2(model, tokenizer, folder / f"ct2{suffix}", quantization)
         save_for_onnx(model, tokenizer, folder / f"onnx{suffix}", quantization)
     (folder / "source").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
-    return [] if flags is None else ["--max_new_tokens", str(flags)]
+    return ["--max_new_tokens", str(NEW_TOKENS)] if options.engine_model is None else []
 
 
 def enter(folder: Path) -> list[Contender]:
