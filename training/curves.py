@@ -101,13 +101,12 @@ def describe_conditions(runs: list[Run]) -> str:
     said = f"Shares of the text are drawn at random, and {vocabulary}."
     if finished is None:
         return said
-    noted, given = finished.noted, finished.settings
+    given = finished.settings
     count = sum(run.is_finished for run in runs)
     tokens, types = given.optimization.max_tokens_per_batch, count_types(given.model)
     return (
         f"{said} At most {given.optimization.max_steps:,} updates of at most {tokens:,} tokens, vocabulary {types:,}, "
-        f"seed {given.optimization.seed}. {noted['hardware']}, {noted['precision']}, torch {noted['torch']}, "
-        f"{noted['date']}. {count} of {len(runs)} runs are finished."
+        f"seed {given.optimization.seed}. {finished.where_and_when}. {count} of {len(runs)} runs are finished."
     )
 
 

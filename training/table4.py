@@ -140,11 +140,10 @@ def describe_conditions(runs: list[Run], splits: dict[str, list[Tree]], split: s
     finished = next((run for run in runs if run.is_finished), None)
     if finished is None:
         return said
-    noted, optimization = finished.noted, finished.settings.optimization
+    optimization = finished.settings.optimization
     return (
         f"{said} {optimization.max_steps:,} updates of about {optimization.max_tokens_per_batch:,} target tokens, "
-        f"vocabulary {count_types(finished.settings.model):,}, seed {optimization.seed}. {noted['hardware']}, "
-        f"{noted['precision']}, torch {noted['torch']}, {noted['date']}."
+        f"vocabulary {count_types(finished.settings.model):,}, seed {optimization.seed}. {finished.where_and_when}."
     )
 
 

@@ -182,14 +182,13 @@ def write_orderings(orderings: Sequence[Ordering], measured: Mapping[str, Measur
 
 def describe_conditions(finished: Sequence[Run], measurement: Measurement) -> list[str]:
     """Say in two paragraphs under which conditions a row was trained and measured: those of all rows."""
-    run, settings, noted = finished[0], finished[0].settings, finished[0].noted
+    run, settings = finished[0], finished[0].settings
     seeds = sorted({each.settings.optimization.seed for each in finished})
     types, these = count_types(settings.model), "seed" if len(seeds) == 1 else "seeds"
     return [
         f"Data: {run.text_name}, {settings.data.source_lang} to {settings.data.target_lang}; validation of "
         f"{measurement.sentences:,} sentences. About {settings.optimization.max_tokens_per_batch:,} target tokens an "
-        f"update, vocabulary {types:,}, {these} {', '.join(map(str, seeds))}. Each run had {noted['hardware']}; "
-        f"{noted['precision']}, torch {noted['torch']}, {noted['date']}.",
+        f"update, vocabulary {types:,}, {these} {', '.join(map(str, seeds))}. Each run had {run.where_and_when}.",
         "PPL is the perplexity of a word piece, teacher-forced, unsmoothed; BLEU is "
         f"`{measurement.bleu_signature}`, {measurement.decoding}, no checkpoints averaged. The paper's figures are "
         "for newstest2013. Target tokens/s are those of training, while as many runs as the command says shared the "

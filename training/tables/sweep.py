@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -65,9 +64,10 @@ class Run:
         return (self.directory / "model" / "README.md").exists()
 
     @property
-    def noted(self) -> dict[str, Any]:
-        """What it noted of itself when it began: hardware, precision, versions, date."""
-        return tomllib.loads((self.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
+    def where_and_when(self) -> str:
+        """What it noted of itself when it began: such as "AMD EPYC, 2 cores, bf16, torch 2.13.0, 2026-11-26"."""
+        noted = tomllib.loads((self.directory / "recipe.toml").read_text(encoding="utf-8"))["run"]
+        return f"{noted['hardware']}, {noted['precision']}, torch {noted['torch']}, {noted['date']}"
 
     @property
     def text_name(self) -> str:

@@ -65,7 +65,7 @@ def write_markdown(plan: Plan, table: Table, text: EvaluationSet, command: str) 
 def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
     """Say under which conditions the runs were trained and measured."""
     run = next(run for entry in plan.entries for run in entry.runs if run.is_finished)
-    noted, data, options = run.noted, run.settings.data, plan.options
+    data, options = run.settings.data, plan.options
     factors = ", ".join(f"{factor:g}" for factor in options.learning_rate_factors)
     search = (
         f"The learning rate's factor of each system is the one with the lowest perplexity on validation after "
@@ -81,9 +81,8 @@ def describe_conditions(plan: Plan, table: Table, text: EvaluationSet) -> str:
         f"{run.settings.optimization.max_tokens_per_batch:,} target tokens an update. {search} Seeds "
         f"{', '.join(map(str, options.seeds))}; figures are means over them. FLOPs are counted for sentences of 28 "
         f"tokens. BLEU: {signatures}. p is that of the difference to the Transformer by paired bootstrap, the largest "
-        f"of the seeds'. {noted['hardware']}, {options.jobs} runs at a time; translated one after another by beam "
-        f"search in float32, as the published models do by themselves. {noted['precision']}, torch {noted['torch']}, "
-        f"{noted['date']}."
+        f"of the seeds'. {run.where_and_when}; {options.jobs} runs at a time, translated one after another by beam "
+        "search in float32, as the published models do by themselves."
     )
 
 

@@ -48,7 +48,7 @@ def test_the_markdown_names_the_command_the_conditions_and_the_figures(described
     text = (tmp_path / "table3.md").read_text()
     assert text.startswith("# Table 3\n\n`the command`\n\n2 of 3 rows are finished.\n\nData: grammar, ")
     assert "en to de; validation of 5 sentences. About 25,000 target tokens an update, vocabulary 37,000" in text
-    assert "a machine; bf16, torch 2, today." in text
+    assert "a machine, bf16, torch 2, today." in text
     assert "BLEU is `the paper's`, beam 4, no checkpoints averaged" in text
     assert "| PPL | PPL (paper) | PPL - base | PPL - base (paper) | BLEU | BLEU (paper) | BLEU - base |" in text
     assert "| 5.50 | 5.29 | +0.50 | +0.37 | 18.5 | 24.9 | -1.5 | -0.9 | 50 |" in text
