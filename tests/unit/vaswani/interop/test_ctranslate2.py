@@ -194,7 +194,7 @@ def test_a_long_source_is_read_to_its_end(random_model, tokenizer, tmp_path):
     mask, settings = torch.ones_like(ids), {"return_dict_in_generate": True, "output_scores": True}
     output = theirs.generate(ids, mask, num_beams=1, max_new_tokens=5, **settings)
     labels = output.sequences[:, 1:]
-    mine, other = (score(ids, mask, labels) for score in (log_probabilities_of(ours), theirs.log_probabilities))
+    mine, other = (log_probabilities(each, ids, mask, labels) for each in (ours, theirs))
     torch.testing.assert_close(other, mine, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(output.sequences_scores, other.sum(1), atol=1e-5, rtol=1e-5)
 
