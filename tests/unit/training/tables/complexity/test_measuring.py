@@ -5,9 +5,9 @@ import torch
 
 from training.tables.complexity import measuring
 from training.tables.complexity.counting import count_flops
-from training.tables.complexity.measuring import COMPARED, UNITS, Grid, describe_softmax, measure_all, plan, vary
+from training.tables.complexity.measuring import COMPARED, UNITS, Grid, measure_all, plan, vary
 from training.tables.complexity.rows import ROWS, Size
-from training.tables.complexity.softmax import SCORES, measure_saturation
+from training.tables.complexity.softmax import SCORES
 from vaswani.errors import UserError
 
 
@@ -59,13 +59,10 @@ def test_operations_are_those_of_the_batch(grid, records):
     assert flops == grid.batch * count_flops(ROWS["lstm"], size)[0]
 
 
-def test_gradients_take_more_memory_and_the_softmax_is_described_by_its_own_figures(grid, records):
+def test_gradients_take_more_memory(grid, records):
     for row in grid.rows:
         found = {r.quantity: r.value for r in records if (r.layer, r.size) == (row.name, grid.base(row))}
         assert found["forward_bytes"] < found["forward_backward_bytes"]
-    found, expected = describe_softmax("dot product", 64), measure_saturation("dot product", 64)
-    assert found["softmax_gradient_mean"] == expected.mean_gradient
-    assert found["softmax_gradient_median"] == expected.median_gradient
 
 
 @pytest.fixture
