@@ -24,7 +24,6 @@ from training.machine import usable_cores
 from training.publishing.folder import publish
 from training.publishing.hub import open_repository, push
 from training.recipe import parse_settings
-from training.reports.page import write_report
 from training.reports.records import read_runs
 from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
@@ -110,6 +109,8 @@ def train_and_publish(
         if settings.reporting.space:
             shutil.rmtree(directory / "space", ignore_errors=True)
             write_space(folder, directory / "space")
+        from training.reports.page import write_report  # brings matplotlib, half a second of a start
+
         write_report(read_runs([directory]), directory / "report.html")
         print(f"To look at the run, open {directory / 'report.html'}")
         task = "parse" if settings.data.target_lang == TREES else "translation"

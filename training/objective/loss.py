@@ -4,7 +4,8 @@ Evaluation has logits and uses `label_smoothed_sums`. Training wraps the model i
 never holds the logits of all positions: for 25,000 tokens and 37,000 types they are 3.7 GB in float32.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -249,7 +250,7 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
         eps_i = options.label_smoothing / (len(weight) - 1)
         nll_weight = 1 - options.label_smoothing - eps_i
         wide_dtype = torch.promote_types(options.dtype, torch.float32)
-        normalize = compiled_softmax_and_logsumexp if options.compiled else softmax_and_logsumexp
+        normalize = compiled_softmax_and_logsumexp() if options.compiled else softmax_and_logsumexp
 
         # The state of a position without target is set to zero, so that it adds nothing to the weight's gradient.
         is_ignored = labels == -100
@@ -318,4 +319,7 @@ def softmax_and_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return probabilities.to(logits.dtype), wide_logits.amax(-1) - probabilities.amax(-1).log()
 
 
-compiled_softmax_and_logsumexp = torch.compile(softmax_and_logsumexp)
+@functools.cache
+def compiled_softmax_and_logsumexp() -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Return the same compiled; torch's compiler, which takes a second to import, is for those who compile."""
+    return torch.compile(softmax_and_logsumexp)

@@ -19,8 +19,6 @@ from training.cpu.model import why_not
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import Update, load_batches, load_updates, plan_updates
 from training.data.preparation import Prepared, encode_epoch, lengths
-from training.gpu.objective import PackedObjective
-from training.gpu.objective import why_not as why_padded
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
@@ -113,11 +111,13 @@ class TrainingLoop:
         self.last_log_time = self.last_save_time = time.perf_counter()
         self.tokens_before = 0.0
 
-    def make_objective(self) -> PackedObjective | LabelSmoothedObjective:
+    def make_objective(self) -> torch.nn.Module:
         """Put the model and its training loss together, in the form that is fastest here."""
         # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
         model, label_smoothing = self.checkpoints.trained, self.optimization.label_smoothing
         if self.packed_tokens:
+            from training.gpu.objective import PackedObjective  # brings torch's compiler, a second of a start
+
             return PackedObjective(model, label_smoothing, self.run.torch_compile)
         with_kernels = self.use_kernels()
         objective = LabelSmoothedObjective(model, label_smoothing, self.optimization.rdrop_alpha, with_kernels)
@@ -134,6 +134,8 @@ class TrainingLoop:
         elif self.accelerator.distributed_type == DistributedType.FSDP:
             reason = "FSDP wants whole layers"
         else:
+            from training.gpu.objective import why_not as why_padded
+
             types = {"bf16": torch.bfloat16, "fp16": torch.float16}
             dtype = types.get(self.accelerator.mixed_precision, torch.float32)
             reason = why_padded(self.checkpoints.trained, self.accelerator.device, dtype)

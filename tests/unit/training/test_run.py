@@ -1,6 +1,7 @@
 """The entry point's own parts; the whole way is in tests/e2e."""
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,14 @@ def test_a_mistake_is_one_sentence_and_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "training" / "run.py"), run_name="__main__")
     assert str(ended.value.code).startswith("error: source_lang is missing")
+
+
+def test_a_start_needs_neither_the_compiler_nor_pictures():
+    program = """if True:
+        import sys, training.run
+        assert not {"torch._inductor.compile_fx", "matplotlib"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_the_accelerator_is_that_of_the_settings(monkeypatch):

@@ -257,7 +257,7 @@ def test_a_compiled_objective_compiles_the_model_and_the_softmax_and_returns_the
         return graph
 
     softmax = torch.compile(loss_module.softmax_and_logsumexp, backend=count)
-    monkeypatch.setattr(loss_module, "compiled_softmax_and_logsumexp", softmax)
+    monkeypatch.setattr(loss_module, "compiled_softmax_and_logsumexp", lambda: softmax)
     monkeypatch.setattr(loss_module, "CHUNK_ON_CPU", 5)
     model = random_model()
     objective = LabelSmoothedObjective(model, 0.1)

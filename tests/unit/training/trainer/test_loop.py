@@ -432,7 +432,7 @@ def test_it_says_whether_sentences_are_padded(make_loop, monkeypatch, device, se
     kind = DistributedType.FSDP if sharded else DistributedType.NO
     lines, asked = [], []
     loop.logbook = SimpleNamespace(say=lines.append)
-    monkeypatch.setattr(loop_module, "why_padded", lambda *given: asked.append(given) or reason)
+    monkeypatch.setattr(packed_module, "why_not", lambda *given: asked.append(given) or reason)
     place, model = torch.device(device), loop.checkpoints.trained
     for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("no", torch.float32)):
         loop.accelerator = SimpleNamespace(device=place, distributed_type=kind, mixed_precision=precision)
