@@ -53,7 +53,9 @@ def test_a_sweep_resumes_where_it_was_interrupted_and_fills_the_table(corpus, tm
         )
     assert "2 of 2 rows are finished" in second.stdout
     assert "heads (A)  perplexity" in second.stdout
-    assert "| heads (A) | perplexity |" in (tmp_path / "table3" / "table3.md").read_text()
+    report = (tmp_path / "table3" / "table3.md").read_text()
+    assert "| heads (A) | perplexity |" in report
+    assert "python training/table3.py --rows=base,A-h1 --scale=0.0625" in report
     assert (tmp_path / "table3" / "table3.png").exists()
     finished = steps(base)
 
