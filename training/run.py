@@ -7,7 +7,6 @@ accelerate launch training/run.py --model_name_or_path runs/mine/model --output_
 accelerate launch training/run.py --help
 """
 
-import ctypes
 import shutil
 import sys
 import warnings
@@ -38,6 +37,7 @@ from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
+from vaswani.workers import keep_freed_memory
 
 
 def main(arguments: list[str]) -> None:
@@ -160,15 +160,6 @@ def start_trackers(settings: TrainingSettings, accelerator: Accelerator) -> None
     """Start the trackers, which write to the output directory, and tell them the settings."""
     config = {name: value for name, value in settings.values().items() if isinstance(value, str | int | float)}
     accelerator.init_trackers("vaswani", config=config)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep the memory that tensors free: returning it each time costs a CPU a fifth of its time."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        trim_threshold, mmap_threshold = -1, -3  # as malloc.h numbers them
-        libc.mallopt(trim_threshold, 2**31 - 1)
-        libc.mallopt(mmap_threshold, 2**31 - 1)
 
 
 def prepare_once(settings: TrainingSettings, accelerator: Accelerator) -> Prepared:

@@ -4,6 +4,7 @@ Each computes with one thread of PyTorch: the threads of OpenMP do not survive a
 ever.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -39,6 +40,18 @@ def usable_cores() -> int:
         return min(cores, max(1, int(quota) // int(period)))
     except (OSError, ValueError):  # no such file, or no limit: "max"
         return cores
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory that tensors free.
+
+    To return it each time costs a CPU a fifth of its time in training, and a twentieth in a search with beams.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        trim_threshold, mmap_threshold = -1, -3  # as malloc.h numbers them
+        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(mmap_threshold, 2**31 - 1)
 
 
 def choose_workers(wanted: int | None, device: torch.device) -> int:
@@ -251,6 +264,7 @@ def _serve(
     os.close(parents)
     threading.Thread(target=lambda: os.read(readable, 1) or os._exit(1), daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     while True:
         number, task = connection.recv()
         torch.manual_seed(seed + number)  # whichever worker does it; samples of two tasks differ

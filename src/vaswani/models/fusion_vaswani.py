@@ -227,7 +227,9 @@ class Piece:
             for node in graph.graph.nodes:  # which sizes are dynamic is read from here
                 node.meta["example_value"] = node.meta.get("val")
             inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-            compiled = standalone_compile(graph, inputs, options={"config_patches": {"cpp.threads": 1}})
+            compiled = standalone_compile(
+                graph, inputs, options={"config_patches": {"cpp.threads": 1, "size_asserts": False}}
+            )
         except Exception as error:  # of a compiler, of its absence, or of what torch makes of it
             problem = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise CannotCompile(f"torch {torch.__version__} cannot compile here: {problem}") from error

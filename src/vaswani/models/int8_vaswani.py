@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import embedding
 
 from .packing_vaswani import Projection, kept
 
@@ -17,6 +18,8 @@ from .packing_vaswani import Projection, kept
 LARGEST = 127  # of int8, used symmetrically
 # oneDNN is fast with unsigned activations alone: int8 is shifted by this zero point, which it takes off again.
 ZERO_POINT = 128
+# Rows with which it is faster to multiply by a weight as it is, some dozens of times, than to pack it first.
+FEW_ROWS = 64
 
 
 class Int8Linear(nn.Module):
@@ -50,13 +53,23 @@ class Int8Linear(nn.Module):
         return super().train(mode)
 
     def rows_of(self, ids: torch.Tensor) -> "Int8Linear":
-        """Return a layer that computes the outputs with these (N,) ids alone."""
-        return Int8Linear(self.weight[ids], self.scales[ids], None if self.bias is None else self.bias[ids])
+        """Return a layer that computes the outputs with these (N,) ids alone, for a single search."""
+        bias = None if self.bias is None else self.bias[ids]
+        return CutInt8Linear(self.weight.index_select(0, ids), self.scales[ids], bias)
 
     @staticmethod
     def side_by_side(owner: nn.Module, name: str, layers: Sequence["Int8Linear"]) -> Projection:
         """Return the function that does the work of several layers: see `packing_vaswani.projection`."""
         return Int8Projection(*kept(owner, name, layers, lambda: _pack(layers)))
+
+
+class CutInt8Linear(Int8Linear):
+    """Some outputs of an `Int8Linear`."""
+
+    @staticmethod
+    def side_by_side(owner: nn.Module, name: str, layers: Sequence[Int8Linear]) -> Projection:
+        """Return the function that does a layer's work: it packs the weight only where that pays."""
+        return CutInt8Projection(*layers)
 
 
 class Int8Projection(Projection):
@@ -87,6 +100,28 @@ class Int8Projection(Projection):
         )
 
 
+class CutInt8Projection(Int8Projection):
+    """The function of one `Int8Linear` whose weight is packed once many rows are to be multiplied by it.
+
+    Parameters
+    ----------
+    layer : Int8Linear
+    """
+
+    def __init__(self, layer: Int8Linear):
+        self.layer, self.is_packed = layer, False
+        self.scales, self.bias = layer.scales.float(), None if layer.bias is None else layer.bias.float()
+
+    def multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        """Do what a packed weight does, to the last bit."""
+        if not self.is_packed and len(rows) <= FEW_ROWS:
+            return torch._int_mm(rows.sub(ZERO_POINT).view(torch.int8), self.layer.weight.T) * self.scales
+        if not self.is_packed:
+            super().__init__(*_pack([self.layer]))
+            self.is_packed = True
+        return super().multiply(rows)
+
+
 class Int8Embedding(nn.Module):
     """An embedding whose rows are int8, each with a scale."""
 
@@ -99,7 +134,7 @@ class Int8Embedding(nn.Module):
         self.register_buffer("scales", scales)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.weight[ids] * self.scales[ids][..., None]
+        return embedding(ids, self.weight) * embedding(ids, self.scales[:, None])
 
 
 def quantize_rows(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,7 +216,8 @@ def problem_of(model: nn.Module) -> str | None:
 @functools.cache
 def kernel_problem() -> str | None:
     """Say why int8 cannot be multiplied here, or return None; a small product is tried out."""
-    if not all(hasattr(torch.ops.onednn, name) for name in ("qlinear_prepack", "qlinear_pointwise")):
+    has_kernels = all(hasattr(torch.ops.onednn, name) for name in ("qlinear_prepack", "qlinear_pointwise"))
+    if not has_kernels or not hasattr(torch, "_int_mm"):
         return f"torch {torch.__version__} has no kernel for it"
     if not getattr(torch.cpu, "_is_vnni_supported", lambda: False)():
         return "this CPU has no instructions for it (VNNI)"
@@ -190,11 +226,12 @@ def kernel_problem() -> str | None:
     rows, scales = quantize_rows(weight)
     quantized, state_scales = quantize_rows(states)
     exact = (quantized.double() @ rows.double().T) * state_scales * scales[:, 0]
+    layer = Int8Linear(rows, scales[:, 0], None)
     try:
-        computed = Int8Linear(rows, scales[:, 0], None)(states)
+        computed = torch.stack([layer(states), layer.rows_of(torch.arange(len(rows)))(states)])
     except (RuntimeError, TypeError) as error:
         return f"torch {torch.__version__} computes it otherwise than expected ({str(error).splitlines()[0]})"
-    is_right = torch.allclose(computed.double(), exact, rtol=1e-5, atol=1e-5)
+    is_right = torch.allclose(computed.double(), exact.expand(2, -1, -1), rtol=1e-5, atol=1e-5)
     return None if is_right else f"torch {torch.__version__} computes it otherwise than expected"
 
 

@@ -26,8 +26,8 @@ from .allowed_tokens_vaswani import AllowedTokens, normalized
 # The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 
-# Values of a block in which `largest` looks for one.
-BLOCK = 8
+# Values of a block in which `largest` looks for one, and the fewest blocks for which that is faster than ``topk``.
+BLOCK, FEWEST_BLOCKS = 8, 256
 
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
 # steps of a quarter, all copies of a search add up to at most three times its caches.
@@ -188,12 +188,13 @@ def largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tenso
     (V / 8)-th value, so that the blocks' largest values are found by vector instructions.
     """
     width = values.shape[1] // BLOCK
-    if values.device.type != "cpu" or width < BLOCK * count:
+    if values.device.type != "cpu" or width < max(FEWEST_BLOCKS, BLOCK * count):
         return values.topk(count)
     _, blocks = largest(values[:, : width * BLOCK].unflatten(1, (BLOCK, width)).amax(1), count)  # (R, count)
-    places = blocks[:, None] + width * torch.arange(BLOCK)[:, None]  # (R, BLOCK, count)
-    rest = torch.arange(width * BLOCK, values.shape[1]).expand(len(values), -1)
-    places = torch.cat([places.flatten(1), rest], dim=1)
+    places = (blocks[:, None] + width * torch.arange(BLOCK)[:, None]).flatten(1)  # (R, BLOCK * count)
+    if width * BLOCK < values.shape[1]:
+        rest = torch.arange(width * BLOCK, values.shape[1]).expand(len(values), -1)
+        places = torch.cat([places, rest], dim=1)
     best, chosen = values.gather(1, places).topk(count)
     return best, places.gather(1, chosen)
 
@@ -234,6 +235,14 @@ class Scorer:
         self.probabilities = prefix.new_empty(0, dtype=torch.float32)
         eos_token_ids = config._eos_token_tensor
         self.eos_token_ids = prefix.new_empty(0) if eos_token_ids is None else eos_token_ids.to(prefix.device)
+        self.suppressed = self._columns(list(config.suppress_tokens or []))
+        self.ends = self._columns(self.eos_token_ids.tolist())
+
+    def _columns(self, ids: list[int]) -> list[int]:
+        """Return where the logits of these tokens are, as far as there are any."""
+        if self.allowed is None:
+            return ids
+        return torch.isin(self.allowed, self.allowed.new_tensor(ids)).nonzero()[:, 0].tolist()
 
     def continuations(
         self, logits: torch.Tensor, tokens: torch.Tensor, count: int
@@ -259,13 +268,10 @@ class Scorer:
         return best if self.allowed is None else self.allowed[best]
 
     def _ban(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        banned = list(self.config.suppress_tokens or [])
         length = self.prefix.shape[1] + tokens.shape[1]
-        if length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0):
-            banned += self.eos_token_ids.tolist()
-        if self.allowed is not None:
-            banned = torch.isin(self.allowed, self.allowed.new_tensor(banned)).nonzero()[:, 0]
-        logits[:, banned] = -math.inf
+        is_short = length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0)
+        if banned := self.suppressed + (self.ends if is_short else []):
+            logits[:, banned] = -math.inf
         return logits
 
     def _process(self, logits: torch.Tensor, tokens: torch.Tensor, log_probs: bool) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Workers: the order of their tasks, what they share, their errors and their ends."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -75,6 +76,17 @@ def test_a_worker_computes_with_one_thread_even_after_this_process_used_several(
         torch.set_num_threads(before)
     assert all(threads == 1 for threads, _ in results.values())
     torch.testing.assert_close(torch.tensor(results[0][1]), product)
+
+
+def test_a_worker_keeps_the_memory_that_tensors_free():
+    def faults(task):
+        for _ in range(3):
+            torch.ones(2**24)  # 64 MiB, which glibc would return each time
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(2**24)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    assert max(run(faults).values()) < 1000  # of pages, of which there are 16,384
 
 
 def test_samples_of_two_tasks_differ_and_do_not_depend_on_who_does_them():

@@ -6,13 +6,17 @@ from torch import nn
 
 from vaswani.models import int8_vaswani
 from vaswani.models.int8_vaswani import (
+    FEW_ROWS,
+    CutInt8Linear,
     Int8Embedding,
     Int8IsMissing,
     Int8Linear,
+    _pack,
     is_quantized,
     kernel_problem,
     quantize_rows,
 )
+from vaswani.models.packing_vaswani import projection
 
 
 pytestmark = [pytest.mark.smoke, pytest.mark.skipif(kernel_problem() is not None, reason=str(kernel_problem()))]
@@ -51,9 +55,28 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_some_outputs_are_those_of_all(bias):
-    layer, ids, states = int8_linear(nn.Linear(64, 48, bias=bias)), torch.tensor([3, 4, 40]), torch.randn(2, 64)
+@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1])
+def test_some_outputs_are_those_of_all(rows, bias):
+    layer, ids, states = int8_linear(nn.Linear(64, 48, bias=bias)), torch.tensor([3, 4, 40]), torch.randn(rows, 64)
     assert torch.equal(layer.rows_of(ids)(states), layer(states)[:, ids])
+
+
+def test_some_outputs_are_packed_once_and_for_many_rows_alone(monkeypatch):
+    packed = []
+
+    def pack(layers):
+        packed.append(layers)
+        return _pack(layers)
+
+    monkeypatch.setattr(int8_vaswani, "_pack", pack)
+    cut = int8_linear(nn.Linear(64, 48)).rows_of(torch.arange(20))
+    project = projection(cut, "weight", [cut])
+    few, many = torch.randn(3, 64), torch.randn(FEW_ROWS + 1, 64)
+    before = project(few)
+    assert not packed
+    project(many)
+    assert torch.equal(project(few), before)
+    assert packed == [[cut]]
 
 
 def test_rounding_is_to_the_nearest_of_255_steps():
@@ -134,9 +157,10 @@ def test_a_cpu_without_the_instructions_is_told(monkeypatch):
     assert "VNNI" in kernel_problem.__wrapped__()
 
 
-def test_a_kernel_that_computes_otherwise_is_found_out(monkeypatch):
+@pytest.mark.parametrize("kind", [Int8Linear, CutInt8Linear])
+def test_a_kernel_that_computes_otherwise_is_found_out(kind, monkeypatch):
     forward = Int8Linear.forward
-    monkeypatch.setattr(Int8Linear, "forward", lambda self, states: forward(self, states) * 1.001)
+    monkeypatch.setattr(kind, "forward", lambda self, states: forward(self, states) * 1.001)
     assert "otherwise than expected" in kernel_problem.__wrapped__()
 
 
@@ -146,5 +170,9 @@ def test_a_torch_without_the_kernel_or_with_another_one_is_told(monkeypatch):
 
     monkeypatch.setattr(Int8Linear, "forward", missing)
     assert kernel_problem.__wrapped__().endswith("computes it otherwise than expected (unexpected argument)")
-    monkeypatch.setattr(torch.ops, "onednn", object())
-    assert kernel_problem.__wrapped__() == f"torch {torch.__version__} has no kernel for it"
+    missing_kernel = f"torch {torch.__version__} has no kernel for it"
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.ops, "onednn", object())
+        assert kernel_problem.__wrapped__() == missing_kernel
+    monkeypatch.delattr(torch, "_int_mm")
+    assert kernel_problem.__wrapped__() == missing_kernel
