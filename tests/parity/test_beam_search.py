@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers.generation import GenerationMixin
 
 from vaswani.models import modeling_vaswani, search_vaswani
 from vaswani.models.generation_vaswani import ModelState
 from vaswani.models.incremental_vaswani import IncrementalState
-from vaswani.models.search_vaswani import length_penalty
+from vaswani.models.search_vaswani import PapersRules, TransformersRules, length_penalty
 
 
 # The same mathematics in another order of additions, on values of about 10 in fp32.
@@ -317,3 +318,51 @@ def test_scores_of_steps_add_up_to_those_of_sequences(random_model):
     assert_close(steps.sum(1) / length_penalty(lengths, 0.6), output.sequences_scores, **CLOSE)
     assert len(output.logits) == len(output.scores)
     assert_close(output.logits[0].log_softmax(-1)[:, :8], output.scores[0][:, :8])
+
+
+def count_stocks_found(model, models: int) -> tuple[int, set[int]]:
+    """Return of how many random models we find what transformers' own beam search does, and how long the results are.
+
+    The settings of the search change from model to model.
+    """
+    found, lengths, pad = 0, set(), model.config.pad_token_id
+    for number in range(models):
+        torch.manual_seed(number)
+        redraw(model, spread=0.25)
+        given = sources_of(model, [6, 3, 5, 1]) | {
+            "num_beams": 2 + number % 3,
+            "num_return_sequences": 1 + number % 2,
+            "length_penalty": (1.0, 0.0, 2.0, -1.0, 0.6)[number % 5],
+            "early_stopping": (False, True, "never")[number // 5 % 3],
+            "max_new_tokens": (2, 7, 15)[number // 3 % 3],
+            "min_new_tokens": 2 if number % 7 == 0 else None,
+            "no_repeat_ngram_size": 2 if number % 11 == 0 else None,
+            "eos_token_id": [END, 3] if number % 13 == 0 else END,
+            "suppress_tokens": [pad],
+        }
+        ours, stock = model.generate(**given), GenerationMixin.generate(model, **given)
+        found += int(torch.equal(ours, stock))
+        lengths |= set((stock[:, 1:] != pad).sum(1).tolist())
+    return found, lengths
+
+
+def test_with_transformers_penalty_it_finds_what_transformers_search_finds(random_model):
+    found, lengths = count_stocks_found(random_model(vocab_size=9), 120)
+    assert found == 120
+    assert lengths >= {1, 2, 3, 7, 15}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"penalty": lambda self, length: (length + 1) ** self.length_penalty},  # with the decoder's start
+        {"finishing": PapersRules.finishing},
+        {"is_decided": lambda self, hypotheses, wanted: hypotheses.finished_scores[:, -1] > -math.inf},
+        {"is_decided": lambda self, hypotheses, wanted: hypotheses.finished_scores[:, 0] == math.inf},  # never
+    ],
+    ids=["penalty", "finishing", "at once", "at the limit"],
+)
+def test_other_rules_than_transformers_are_found_out(wrong, random_model, monkeypatch):
+    [(name, rule)] = wrong.items()
+    monkeypatch.setattr(TransformersRules, name, rule)
+    assert count_stocks_found(random_model(vocab_size=9), 60)[0] < 60

@@ -24,7 +24,7 @@ LEAST = {"num_beams": 1, "num_return_sequences": 1} | dict.fromkeys(
 
 # The values of transformers' settings that nobody set, as its trainer writes them into configs.
 THEIR_DEFAULTS = GenerationConfig._get_default_generation_params() | {"guidance_scale": 1}
-# The settings that ask for transformers' own beam search: its length penalty, its stop rule.
+# The settings that ask for the rules of transformers' beam search: its length penalty, its stop rule.
 THEIR_BEAM_SEARCH = ("length_penalty", "early_stopping")
 
 # The settings that our searches obey, or that transformers turns into logits processors. A call that asks for anything
@@ -61,7 +61,7 @@ class DecodingSettings:
     =====================================  ===================================  ====================================
     setting                                in the call                          in a config
     =====================================  ===================================  ====================================
-    `length_penalty`, `early_stopping`     transformers' beam search            the same, except for 1.0 and False
+    `length_penalty`, `early_stopping`     transformers' rules                  the same, except for 1.0 and False
     `length_penalty_alpha`                 the paper's; None: transformers'     the same, unless the config also asks
                                                                                 for transformers', with a warning
     `max_length`                           tokens, prefix included              the same, except for 20
@@ -77,7 +77,7 @@ class DecodingSettings:
     ----------
     num_beams : int
     length_penalty_alpha : float or None
-        None leaves beams to transformers' beam search.
+        None asks for the rules of transformers' beam search.
     extra_target_tokens : int or None
         None where a length is given instead.
     foreign : str or None

@@ -23,7 +23,16 @@ from transformers.utils import logging
 from .allowed_tokens_vaswani import AllowedTokens
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config
 from .fusion_vaswani import AS_WRITTEN, Fused
-from .search_vaswani import DecoderState, Scorer, SearchState, beam_search, greedy_search, with_ends_forced_at
+from .search_vaswani import (
+    DecoderState,
+    PapersRules,
+    Scorer,
+    SearchState,
+    TransformersRules,
+    beam_search,
+    greedy_search,
+    with_ends_forced_at,
+)
 
 
 logger = logging.get_logger(__name__)
@@ -63,7 +72,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             The paper's alpha (section 6.1): beam search divides log-probabilities by `length_penalty`, and ends a
             sentence when its best live hypothesis could not beat the finished ones that are asked for, even at the
             best penalty within reach. None, or one of transformers' `length_penalty` and `early_stopping`, asks for
-            transformers' beam search.
+            what transformers' beam search finds: our own search finds it too, faster, unless a ModelOutput is wanted.
         extra_target_tokens : int, default=50
             Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).
             Gives way to `max_new_tokens` and `max_length`. A learned table of positions limits the length too.
@@ -368,9 +377,9 @@ def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | 
         is_ours = foreign is None and not settings.returns_dict and not settings.returns_several
         return greedy_search if is_ours else None
     if alpha is None:
-        return None
+        return None if foreign is not None or settings.returns_dict else transformers_beam_search
     if foreign is None:
-        return functools.partial(beam_search, alpha=alpha)
+        return functools.partial(beam_search, rules=PapersRules(alpha))
     if settings.is_explicit:
         raise ValueError(
             f"length_penalty_alpha={alpha} does not go together with {foreign}: leave one of them out, or give "
@@ -381,6 +390,13 @@ def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | 
         "no penalty"
     )
     return None
+
+
+def transformers_beam_search(state: SearchState) -> Any:
+    """Find what transformers' beam search finds, but with `extra_target_tokens` within each sentence's own limit."""
+    config = state.scorer.config
+    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
+    return beam_search(state, TransformersRules(length_penalty, config.early_stopping or False))
 
 
 __all__ = ["VaswaniGenerationMixin", "length_arguments", "max_positions"]

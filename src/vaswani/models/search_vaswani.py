@@ -1,5 +1,7 @@
 """The searches of section 6.1: beam search with the length penalty of Wu et al. 2016, and greedy search.
 
+Beam search goes by transformers' rules, too, where these are asked for.
+
 All that they know of a model is its `DecoderState`. `generate` prepares a `SearchState` and calls them.
 
 Axis letters: see `modeling_vaswani.py`.
@@ -77,6 +79,86 @@ def length_penalty(length: torch.Tensor | int, alpha: float) -> Any:
     return ((5 + length) / 6) ** alpha
 
 
+class Rules(Protocol):
+    """How a beam search ranks hypotheses, which of them may finish, and when it ends."""
+
+    def penalty(self, length: torch.Tensor | int) -> Any:
+        """Return by what log P(Y|X) is divided, of hypotheses of this length."""
+        ...
+
+    def finishing(self, has_ended: torch.Tensor, is_last: torch.Tensor, num_beams: int) -> torch.Tensor:
+        """Tell which continuations, (B, C) from the best on, compete for a place among the finished hypotheses.
+
+        `has_ended` are those that end by their token, `is_last` (B,) the sentences that may not become longer.
+        """
+        ...
+
+    def is_decided(self, hypotheses: "Hypotheses", wanted: int) -> torch.Tensor:
+        """Tell for each of the B sentences whether its `wanted` best hypotheses are found."""
+        ...
+
+
+@dataclass(frozen=True)
+class PapersRules:
+    """Those of section 6.1 and of the original code, with the penalty of Wu et al. 2016.
+
+    "Terminate early when possible": as soon as the best live hypothesis, at the best penalty within its reach, cannot
+    beat the worst of those that are wanted. (log P only falls, unless a logits processor raises it.) The original code
+    applied this rule to a whole batch at once, asked for one finished hypothesis rather than for `wanted`, and went on
+    until the worst of all that had finished could not be beaten either, which changes only hypotheses that nobody
+    asked for.
+    """
+
+    alpha: float
+
+    def penalty(self, length: torch.Tensor | int) -> Any:
+        """Return lp(Y)."""
+        return length_penalty(length, self.alpha)
+
+    def finishing(self, has_ended: torch.Tensor, is_last: torch.Tensor, num_beams: int) -> torch.Tensor:
+        """Let all compete that end. Those that are cut off come after them: see `Hypotheses.best`."""
+        return has_ended
+
+    def is_decided(self, hypotheses: "Hypotheses", wanted: int) -> torch.Tensor:
+        """Compare with what the best live hypothesis may still reach."""
+        length, limit = hypotheses.paths.shape[2], hypotheses.limit
+        reachable = torch.stack([limit, torch.full_like(limit, length + 1)])
+        bound = hypotheses.scores[:, 0] / self.penalty(reachable).amax(0)
+        return hypotheses.finished_scores[:, wanted - 1] > bound
+
+
+@dataclass(frozen=True)
+class TransformersRules:
+    """Those of transformers' own beam search: log P(Y|X) / |Y|^length_penalty.
+
+    Of the 2K best continuations only the first K may finish. A sentence is done when K hypotheses have finished: at
+    once if `early_stopping` is True; otherwise as soon as the best live one could not beat the worst of them if it
+    ended where it is (False), or at the best length within its reach ("never").
+    """
+
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+
+    def penalty(self, length: torch.Tensor | int) -> Any:
+        """Return |Y|^length_penalty."""
+        return length**self.length_penalty
+
+    def finishing(self, has_ended: torch.Tensor, is_last: torch.Tensor, num_beams: int) -> torch.Tensor:
+        """Let those of the first K compete that end or are cut off."""
+        finishing = has_ended | is_last[:, None]
+        finishing[:, num_beams:] = False
+        return finishing
+
+    def is_decided(self, hypotheses: "Hypotheses", wanted: int) -> torch.Tensor:
+        """Compare the worst of K with the best live one."""
+        worst = hypotheses.finished_scores[:, -1]
+        if self.early_stopping is True:
+            return worst > -math.inf
+        waits = self.early_stopping == "never" and self.length_penalty > 0
+        length = hypotheses.limit if waits else hypotheses.paths.shape[2]
+        return worst >= hypotheses.scores[:, 0] / self.penalty(length)
+
+
 @dataclass
 class Hypotheses:
     """The K live hypotheses of each of B sentences, and the K best finished ones, best first.
@@ -106,13 +188,13 @@ class Hypotheses:
         return Hypotheses(*(getattr(self, field.name)[sentences] for field in fields(self)))
 
     def advance(
-        self, log_probs: torch.Tensor, tokens: torch.Tensor, eos_token_ids: torch.Tensor, alpha: float
+        self, log_probs: torch.Tensor, tokens: torch.Tensor, eos_token_ids: torch.Tensor, rules: Rules
     ) -> torch.Tensor:
         """Continue each hypothesis by C candidate tokens; return the parents, (B, K), of the live hypotheses.
 
-        As in the original code, the 2K best continuations of a sentence compete, those that end it among them: those
-        that end for a place among the K finished, the others for a place among the K live. `log_probs` and `tokens`
-        have the shape (B, K, C).
+        As in the original code and in transformers, the 2K best continuations of a sentence compete, those that end it
+        among them: those that end for a place among the K finished, the others for a place among the K live.
+        `log_probs` and `tokens` have the shape (B, K, C).
         """
         num_beams, choices = tokens.shape[1:]
         totals = (self.scores[..., None] + log_probs).flatten(1)
@@ -122,8 +204,9 @@ class Hypotheses:
         paths = torch.cat([gather_beams(self.paths, parents), torch.stack([tokens, rows], dim=-1)[:, :, None]], dim=2)
         has_ended = torch.isin(tokens, eos_token_ids)
 
-        penalized = totals / length_penalty(paths.shape[2], alpha)
-        finished_scores = torch.cat([self.finished_scores, penalized.masked_fill(~has_ended, -math.inf)], dim=1)
+        finishing = rules.finishing(has_ended, paths.shape[2] >= self.limit, num_beams)
+        penalized = totals / rules.penalty(paths.shape[2])
+        finished_scores = torch.cat([self.finished_scores, penalized.masked_fill(~finishing, -math.inf)], dim=1)
         finished_paths = torch.cat([pad(self.finished_paths, (0, 0, 0, 1), value=-1), paths], dim=1)
         self.finished_scores, best = finished_scores.topk(num_beams)
         self.finished_paths = gather_beams(finished_paths, best)
@@ -132,22 +215,12 @@ class Hypotheses:
         self.paths = gather_beams(paths, best)
         return parents.gather(1, best)
 
-    def is_done(self, alpha: float, wanted: int) -> torch.Tensor:
-        """Tell for each sentence whether its `wanted` best hypotheses are found.
+    def is_done(self, rules: Rules, wanted: int) -> torch.Tensor:
+        """Tell for each sentence whether it is decided, or cannot go on."""
+        is_decided = rules.is_decided(self, wanted)
+        return is_decided | (self.paths.shape[2] >= self.limit) | (self.scores[:, 0] == -math.inf)
 
-        "Terminate early when possible" (section 6.1): as soon as the best live hypothesis, at the best penalty within
-        its reach, cannot beat the worst of them. (log P only falls, unless a logits processor raises it.) The original
-        code applied this rule to a whole batch at once, asked for one finished hypothesis rather than for `wanted`,
-        and went on until the worst of all that had finished could not be beaten either, which changes only hypotheses
-        that nobody asked for.
-        """
-        length = self.paths.shape[2]
-        reachable = torch.stack([self.limit, torch.full_like(self.limit, length + 1)])
-        bound = self.scores[:, 0] / length_penalty(reachable, alpha).amax(0)
-        is_decided = self.finished_scores[:, wanted - 1] > bound
-        return is_decided | (length >= self.limit) | (self.scores[:, 0] == -math.inf)
-
-    def best(self, alpha: float, wanted: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def best(self, rules: Rules, wanted: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return sentence (B,), paths (B, wanted, T, 2) and scores (B, wanted), best first.
 
         Hypotheses that were cut off come after all finished ones, as in the original code, which used them only where
@@ -156,7 +229,7 @@ class Hypotheses:
         count = (self.finished_scores > -math.inf).sum(1, keepdim=True)
         order = torch.arange(wanted, device=count.device).expand(len(count), -1)
         order = order.where(order < count, order - count + self.scores.shape[1])
-        scores = torch.cat([self.finished_scores, self.scores / length_penalty(self.paths.shape[2], alpha)], dim=1)
+        scores = torch.cat([self.finished_scores, self.scores / rules.penalty(self.paths.shape[2])], dim=1)
         paths = torch.cat([self.finished_paths, self.paths], dim=1)
         return self.sentence, gather_beams(paths, order), scores.gather(1, order)
 
@@ -368,7 +441,7 @@ def with_ends_forced_at(
     )
 
 
-def beam_search(state: SearchState, alpha: float) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
+def beam_search(state: SearchState, rules: Rules) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
     """Search as section 6.1 says.
 
     "We used beam search with a beam size of 4 and length penalty alpha = 0.6 [38]. [...] We set the maximum output
@@ -378,8 +451,8 @@ def beam_search(state: SearchState, alpha: float) -> torch.Tensor | GenerateBeam
     ----------
     state : SearchState
         Of all sentences, before the first step.
-    alpha : float
-        The exponent of `length_penalty`.
+    rules : Rules
+        The paper's, or transformers'.
 
     Returns
     -------
@@ -395,12 +468,12 @@ def beam_search(state: SearchState, alpha: float) -> torch.Tensor | GenerateBeam
         # No name is given to the logits, which are large: the memory of these is free for those of the next step.
         continuations = scorer.continuations(state.decoder.step(tokens, parents), generated, candidates)
         log_probs, ids = (tensor.unflatten(0, (-1, num_beams)) for tensor in continuations)
-        parents = hypotheses.advance(log_probs, ids, scorer.eos_token_ids, alpha)
+        parents = hypotheses.advance(log_probs, ids, scorer.eos_token_ids, rules)
         tokens = hypotheses.paths[:, :, -1:, 0]
-        is_done = hypotheses.is_done(alpha, wanted) & state.is_active
+        is_done = hypotheses.is_done(rules, wanted) & state.is_active
         if not state.finish(is_done):
             continue
-        results.append(hypotheses.select(is_done).best(alpha, wanted))
+        results.append(hypotheses.select(is_done).best(rules, wanted))
         hypotheses.scores.masked_fill_(is_done[:, None], -math.inf)
         if (kept := state.drop_finished()) is not None:
             hypotheses, tokens, parents = hypotheses.select(kept), tokens[kept], parents[kept]
@@ -460,8 +533,10 @@ def greedy_search(state: SearchState) -> torch.Tensor:
 
 __all__ = [
     "DecoderState",
+    "PapersRules",
     "Scorer",
     "SearchState",
+    "TransformersRules",
     "beam_search",
     "greedy_search",
     "length_penalty",

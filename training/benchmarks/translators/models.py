@@ -1,5 +1,6 @@
 """Our model and MarianMT of the same weights, in one process with all cores, or in as many processes."""
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import CompileConfig
+from transformers import CompileConfig, MaxTimeCriteria, StoppingCriteriaList
 
 from training.benchmarks.translators.work import Contender, Setup
 from vaswani.interop.marian import to_marian
@@ -81,8 +82,9 @@ def ours_in_float32(setup: Setup) -> list[Contender]:
 def ours_in_bfloat16(setup: Setup) -> list[Contender]:
     """Return our model with its own searches, the beam search with the paper's alpha, and with transformers'."""
     model = setup.model().to(setup.device, torch.bfloat16)
+    endless = StoppingCriteriaList([MaxTimeCriteria(math.inf)])  # which transformers' loop alone asks
     stock = ModelContenders(setup, model, "ours, stock beam", "bf16").one_by_one(
-        setup.beams, length_penalty_alpha=None
+        setup.beams, length_penalty_alpha=None, stopping_criteria=endless
     )
     return [*ModelContenders(setup, model, "ours", "bf16").both(), stock]
 

@@ -37,7 +37,7 @@ def source():
 def searches(monkeypatch):
     """Return the names of our searches that run, as they do."""
     ran = []
-    for name in ("beam_search", "greedy_search"):
+    for name in ("beam_search", "greedy_search", "transformers_beam_search"):
         search = getattr(generation_vaswani, name)
 
         def noted(*args, search=search, name=name, **kwargs):
@@ -70,13 +70,16 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ({"labels": torch.ones(3, 1, dtype=torch.int64)}, "beam_search"),  # as transformers' Seq2SeqTrainer gives
         ({"num_beams": 1}, "greedy_search"),
         ({"num_beams": 1, "repetition_penalty": 1.2, "length_penalty_alpha": 0.6}, "greedy_search"),
-        ({"length_penalty_alpha": None}, None),
-        ({"length_penalty": 1.0}, None),
-        ({"early_stopping": True}, None),
-        ({"generation_config": GenerationConfig(num_beams=3, length_penalty=2.0)}, None),
+        ({"length_penalty_alpha": None}, "transformers_beam_search"),
+        ({"length_penalty": 1.0}, "transformers_beam_search"),
+        ({"early_stopping": True}, "transformers_beam_search"),
+        ({"generation_config": GenerationConfig(num_beams=3, length_penalty=2.0)}, "transformers_beam_search"),
         ({"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.0)}, "beam_search"),
-        ({"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.2)}, None),
-        ({"generation_config": GenerationConfig(length_penalty_alpha=None)}, None),
+        (
+            {"generation_config": GenerationConfig(length_penalty_alpha=1, length_penalty=1.2)},
+            "transformers_beam_search",
+        ),
+        ({"generation_config": GenerationConfig(length_penalty_alpha=None)}, "transformers_beam_search"),
         ({"generation_config": GenerationConfig(**THEIR_DEFAULTS)}, "greedy_search"),
         ({"generation_config": GenerationConfig(**THEIR_DEFAULTS | {"num_beams": 3})}, "beam_search"),
         ({"compile_config": CompileConfig(backend="eager")}, None),
@@ -91,6 +94,9 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ),
         ({"prefill_chunk_size": 2, "num_beams": 1}, None),
         ({"eos_token_id": torch.tensor(0)}, "beam_search"),
+        ({"length_penalty": 1.0, "num_return_sequences": 2, "min_new_tokens": 3}, "transformers_beam_search"),
+        ({"length_penalty": 1.0, "return_dict_in_generate": True}, None),
+        ({"length_penalty": 1.0, "do_sample": True}, None),
         ({"do_sample": True}, None),
         ({"do_sample": True, "num_beams": 1, "num_return_sequences": 3}, None),
         ({"output_attentions": True, "return_dict_in_generate": True}, None),
@@ -104,7 +110,7 @@ def test_each_search_runs_where_it_is_asked_for(settings, search, model, source,
     if "prompt_lookup_num_tokens" in settings:
         source = {name: tensor[:1] for name, tensor in source.items()}
     output = model.generate(**source, **settings)
-    assert searches == ([search] if search else [])
+    assert searches[:1] == ([search] if search else [])
     tokens = output if isinstance(output, torch.Tensor) else output.sequences
     assert not (tokens[:, 1:2] == model.config.pad_token_id).any()
 
@@ -317,10 +323,10 @@ def test_a_penalty_of_transformers_in_the_models_config_asks_for_transformers(mo
     model.generation_config.length_penalty = 1.2
     asked = model.generate(**source)
     assert torch.equal(asked, model.generate(**source, length_penalty=1.2))
-    assert not searches
+    assert searches == ["transformers_beam_search", "beam_search"] * 2
     model.generation_config.length_penalty = 1.0
     model.generate(**source)
-    assert searches == ["beam_search"]
+    assert searches[4:] == ["beam_search"]
 
 
 @pytest.mark.parametrize("start", [[22], [22, 1, 2]], ids=["no prefix", "a prefix"])

@@ -10,8 +10,10 @@ from transformers import LogitsProcessorList
 
 from vaswani.models.search_vaswani import (
     Hypotheses,
+    PapersRules,
     Scorer,
     SearchState,
+    TransformersRules,
     beam_search,
     gather_beams,
     greedy_search,
@@ -49,7 +51,7 @@ def test_a_sentence_is_done_when_no_length_within_reach_could_be_better(alpha, f
     hypotheses.paths = torch.zeros(1, 1, 1, 2, dtype=torch.int64)
     hypotheses.scores = torch.tensor([[-1.0]])
     hypotheses.finished_scores = torch.tensor([[finished]])
-    assert hypotheses.is_done(alpha, wanted=1).tolist() == [is_done]
+    assert hypotheses.is_done(PapersRules(alpha), wanted=1).tolist() == [is_done]
 
 
 @pytest.mark.parametrize(("finished", "wanted"), [([-0.3, -0.9], 1), ([-0.3, -0.35], 2), ([-0.5, -math.inf], 0)])
@@ -58,8 +60,30 @@ def test_a_sentence_is_done_when_what_is_asked_for_could_not_be_better(finished,
     hypotheses.paths = torch.zeros(1, 2, 1, 2, dtype=torch.int64)
     hypotheses.scores = torch.tensor([[-1.0, -1.5]])  # can still reach -0.4
     hypotheses.finished_scores = torch.tensor([finished])
-    done = [number for number in (1, 2) if hypotheses.is_done(1.0, number).item()]
+    done = [number for number in (1, 2) if hypotheses.is_done(PapersRules(1.0), number).item()]
     assert done == list(range(1, wanted + 1))
+
+
+@pytest.mark.parametrize(
+    ("length_penalty", "early_stopping", "finished", "is_done"),
+    [
+        (1.0, False, [-0.3, -math.inf], False),  # one of two has not finished
+        (1.0, False, [-0.3, -0.51], False),  # what is alive, of length 2, could still end with -0.5
+        (1.0, False, [-0.3, -0.5], True),
+        (1.0, True, [-0.3, -math.inf], False),
+        (1.0, True, [-0.3, -9.0], True),
+        (1.0, "never", [-0.3, -0.11], False),  # at length 10 with -0.1
+        (1.0, "never", [-0.05, -0.1], True),
+        (0.0, "never", [-0.3, -0.99], True),
+        (0.0, "never", [-0.3, -1.01], False),
+        (-1.0, "never", [-0.3, -1.9], True),  # no longer one is better than that of length 2, with -2
+    ],
+)
+def test_a_sentence_is_done_when_transformers_says_so(length_penalty, early_stopping, finished, is_done):
+    hypotheses = Hypotheses.start(torch.tensor([10]), num_beams=2)
+    hypotheses.paths = torch.zeros(1, 2, 2, 2, dtype=torch.int64)
+    hypotheses.scores, hypotheses.finished_scores = torch.tensor([[-1.0, -1.5]]), torch.tensor([finished])
+    assert hypotheses.is_done(TransformersRules(length_penalty, early_stopping), wanted=1).tolist() == [is_done]
 
 
 @pytest.mark.parametrize("eos_token_ids", [[0], [0, 3], [0, 3, 1]])
@@ -68,7 +92,7 @@ def test_beams_stay_full_however_many_tokens_end_a_sentence(eos_token_ids):
     logits = torch.zeros(9).index_fill(0, ends, 5.0)
     hypotheses = Hypotheses.start(torch.tensor([10]), num_beams=3)
     for _ in range(3):
-        hypotheses.advance(logits.expand(1, 3, 9), torch.arange(9).expand(1, 3, 9), ends, alpha=0.6)
+        hypotheses.advance(logits.expand(1, 3, 9), torch.arange(9).expand(1, 3, 9), ends, PapersRules(0.6))
         assert hypotheses.scores.isfinite().all()
         assert not torch.isin(hypotheses.paths[..., 0], ends).any()
 
@@ -107,7 +131,7 @@ def run_on_bigrams(search, tables, limit, num_beams):
 
 SEARCHES = pytest.mark.parametrize(
     ("search", "num_beams"),
-    [(greedy_search, 1), (functools.partial(beam_search, alpha=0.6), 4)],
+    [(greedy_search, 1), (functools.partial(beam_search, rules=PapersRules(0.6)), 4)],
     ids=["greedy", "beam"],
 )
 
