@@ -8,6 +8,7 @@ import time
 
 from tiny_run import ENVIRONMENT, PYTHON, command
 
+from training.machine import usable_cores
 from training.settings import ROOT
 
 
@@ -19,7 +20,8 @@ def steps(directory) -> list[int]:
 def test_a_sweep_resumes_where_it_was_interrupted_and_fills_the_table(corpus, tmp_path):
     line = command(PYTHON, corpus)
     data = line[2 : line.index("--config_name")]
-    sweep = [*PYTHON, str(ROOT / "training" / "table3.py"), "--rows=base,A-h1", "--scale=0.0625", "--jobs=2"]
+    sweep = [*PYTHON, str(ROOT / "training" / "table3.py"), "--rows=base,A-h1", "--scale=0.0625"]
+    sweep += [f"--jobs={min(2, usable_cores())}"]
     sweep += ["--budget=60000", f"--output_dir={tmp_path / 'table3'}", *data, "--vocab_size=290"]
     sweep += ["--max_tokens_per_batch=600", "--max_source_length=40", "--max_target_length=40", "--warmup_steps=20"]
     sweep += ["--max_eval_samples=20", "--mixed_precision=no"]
