@@ -52,6 +52,17 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     assert (seen["mixed_precision"], seen["log_with"]) == (None, None)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_memory_that_tensors_free_is_kept_on_a_cpu(device, monkeypatch):
+    kept = []
+    monkeypatch.setattr(run, "keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr(
+        run, "Accelerator", lambda **given: SimpleNamespace(device=torch.device(device), num_processes=1)
+    )
+    run.start_accelerator(make_settings())
+    assert kept == [True] * (device == "cpu")
+
+
 def test_cudnn_plans_no_attention(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: said.append(enabled))
     said = []

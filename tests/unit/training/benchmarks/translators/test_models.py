@@ -1,5 +1,6 @@
 import pytest
 import torch
+from transformers.generation import GenerationMixin
 from transformers.testing_utils import CaptureLogger
 from transformers.utils import logging
 
@@ -62,6 +63,15 @@ def test_each_contender_uses_its_precision_its_search_and_its_part_of_the_vocabu
         assert ("compile_config" in settings) == ("compiled" in contender.name)
         assert ("length_penalty_alpha" in settings) == (contender.name == "ours, stock beam")
         seen.clear()
+
+
+def test_transformers_own_loop_runs_for_the_contender_that_is_named_so(random_model, monkeypatch):
+    loop, ran = GenerationMixin._beam_search, []
+    monkeypatch.setattr(GenerationMixin, "_beam_search", lambda *args, **given: ran.append(1) or loop(*args, **given))
+    for contender in models.ours_in_bfloat16(setup_of(random_model, cores=1)):
+        ran.clear()
+        contender.translate()
+        assert bool(ran) == (contender.name == "ours, stock beam")
 
 
 def test_where_int8_is_missing_bfloat16_has_the_shortlist(random_model, monkeypatch, capsys):
