@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import layer_norm
 
 from .int8_vaswani import quantize_unsigned
+from .largest_vaswani import BLOCK, block_maxima
 from .packing_vaswani import Projection
 
 
@@ -132,7 +133,7 @@ def self_attend_alone(
     product: torch.Tensor,
     scales: torch.Tensor | None,
     bias: torch.Tensor | None,
-    slot: torch.Tensor,
+    open_slots: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     mask: torch.Tensor,
@@ -140,15 +141,68 @@ def self_attend_alone(
 ) -> Entering:
     """Do the same with queries, keys and values that one product gave, (B, H * (2 d_k + d_v)).
 
-    Its keys and values are first put into the (1,) `slot` of the others, (B, H, N, d_k) and (B, H, N, d_v).
+    Its keys and values are first put into the (1,) open slot of the others, (B, H, N, d_k) and (B, H, N, d_v).
     """
     num_heads, d_k, d_v = keys.shape[1], keys.shape[3], values.shape[3]
     outputs = leave(product, scales, bias)
     query, key, value = outputs.split([num_heads * d_k, num_heads * d_k, num_heads * d_v], dim=1)
-    keys.index_copy_(2, slot, key.unflatten(1, (num_heads, 1, d_k)).to(keys.dtype))
-    values.index_copy_(2, slot, value.unflatten(1, (num_heads, 1, d_v)).to(values.dtype))
+    keys.index_copy_(2, open_slots, key.unflatten(1, (num_heads, 1, d_k)).to(keys.dtype))
+    values.index_copy_(2, open_slots, value.unflatten(1, (num_heads, 1, d_v)).to(values.dtype))
     rows, _ = attend_alone(query, None, None, keys.mT, values, mask, scaling)
     return enter(rows, product.dtype, scales is not None)
+
+
+def self_attend(
+    product: torch.Tensor,
+    scales: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    open_slots: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    paths: torch.Tensor,
+    num_heads: int,
+    scaling: float,
+) -> Entering:
+    """Return what W^O takes: attention of each of several hypotheses to the positions on its path.
+
+    Compiled, it reads the keys and values of these alone, where products of matrices would take all slots of all
+    hypotheses, and hide most of their scores.
+
+    Parameters
+    ----------
+    product, scales, bias
+        Of (R, H * (2 d_k + d_v)) queries, keys and values.
+    open_slots : Tensor of shape (K,)
+        Where the keys and values of this position are put.
+    keys, values : Tensor of shape (B, slots, H * d_k) and (B, slots, H * d_v)
+    paths : Tensor of shape (B, K, T)
+        The slots of the positions that each hypothesis sees.
+    num_heads : int
+        H.
+    scaling : float
+        1 / sqrt(d_k).
+    """
+    outputs = leave(product, scales, bias).unflatten(0, (-1, paths.shape[1]))  # (B, K, W)
+    query, key, value = outputs.split([keys.shape[2], keys.shape[2], values.shape[2]], dim=2)
+    keys.index_copy_(1, open_slots, key.to(keys.dtype))
+    values.index_copy_(1, open_slots, value.to(values.dtype))
+    sentence = torch.arange(keys.shape[0], device=keys.device)[:, None, None]
+    seen_keys, seen_values = (  # (B, K, T, H, d)
+        states[sentence, paths].float().unflatten(3, (num_heads, -1)) for states in (keys, values)
+    )
+    query = (query.float() * scaling).unflatten(2, (1, num_heads, -1))
+    scores = (query * seen_keys).sum(4)  # (B, K, T, H)
+    attended = (scores.softmax(2)[..., None] * seen_values).sum(2)  # (B, K, H, d_v)
+    return enter(attended.flatten(2).flatten(0, 1), product.dtype, scales is not None)
+
+
+def summarize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the `block_maxima` of (R, V) logits, and log sum exp of each row, (R, 1)."""
+    maxima = block_maxima(logits)
+    rest = logits[:, maxima.shape[1] * BLOCK :]
+    tops = [part.amax(1, keepdim=True) for part in (maxima, rest) if part.shape[1]]
+    top = functools.reduce(torch.maximum, tops).float()
+    return maxima, top + (logits.float() - top).exp().sum(1, keepdim=True).log()
 
 
 # By the position of an argument, the dimensions that differ from call to call: of rows, and of keys. In the order of
@@ -162,11 +216,19 @@ DYNAMIC: dict[Callable, dict[int, tuple[int, ...]]] = {
     fold: ROWS,
     attend_alone: ROWS | {3: (0, 3), 4: (0, 2), 5: (0, 2)},
     self_attend_alone: ROWS | {4: (0, 2), 5: (0, 2), 6: (0, 2)},
+    self_attend: ROWS | {4: (0, 1), 5: (0, 1), 6: (0, 2)},
+    summarize: {0: (0,)},
 }
 
 
 # The other dimensions. This is looked up in every call, so that it must be quick.
-FIXED = {(): slice(None), (0,): slice(1, None), (0, 2): slice(1, None, 2), (0, 3): slice(1, 3)}
+FIXED = {
+    (): slice(None),
+    (0,): slice(1, None),
+    (0, 1): slice(2, None),
+    (0, 2): slice(1, None, 2),
+    (0, 3): slice(1, 3),
+}
 
 
 class CannotCompile(ValueError):
@@ -228,7 +290,11 @@ class Piece:
                 node.meta["example_value"] = node.meta.get("val")
             inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
             compiled = standalone_compile(
-                graph, inputs, options={"config_patches": {"cpp.threads": 1, "size_asserts": False}}
+                graph,
+                inputs,
+                options={
+                    "config_patches": {"cpp.threads": 1, "size_asserts": False, "assert_indirect_indexing": False}
+                },
             )
         except Exception as error:  # of a compiler, of its absence, or of what torch makes of it
             problem = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -252,7 +318,7 @@ class _Call(nn.Module):
 
 @dataclass(frozen=True)
 class Fused:
-    """The functions of this file, as written or compiled; None for a single query where others are faster."""
+    """The functions of this file, as written or compiled; None where what PyTorch has is faster than as written."""
 
     enter: Callable = enter
     leave_as: Callable = leave_as
@@ -261,6 +327,8 @@ class Fused:
     fold: Callable = fold
     attend_alone: Callable | None = None
     self_attend_alone: Callable | None = None
+    self_attend: Callable | None = None
+    summarize: Callable | None = None
 
 
 AS_WRITTEN = Fused()

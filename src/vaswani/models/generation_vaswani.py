@@ -186,7 +186,7 @@ def run_search(
     for processor in logits_processor:
         if isinstance(processor, AllowedTokens):
             processor.check(model.config.vocab_size)
-    scorer = Scorer(logits_processor, generation_config, input_ids, only_bans)
+    scorer = Scorer(logits_processor, generation_config, input_ids, only_bans, fused.summarize)
     return search(SearchState(model.decoder_state(num_beams, model_kwargs, fused), scorer, limit, num_beams))
 
 

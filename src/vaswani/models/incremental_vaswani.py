@@ -34,14 +34,13 @@ MAX_NEW_SLOTS_WHEN_SHORT = 64
 
 
 class KVCache:
-    """Keys and values of all decoder layers, and a mask that says which of them each hypothesis may see.
+    """Keys and values of all decoder layers, and where each hypothesis finds its own.
 
     A position has K slots, side by side. When hypotheses change places, their keys and values do not: they stay in the
-    slots where they were written, and only the mask moves.
+    slots where they were written, and a hypothesis takes over its parent's path through them.
 
-    Where attention is restricted to r positions, the mask also hides what lies further back, and when the cache is
-    full, it first drops what no later position will see: so it never holds more than r positions and those by which it
-    grew.
+    Where attention is restricted to r positions, paths have no more, and when the cache is full, it first drops what
+    no later position will see: so it never holds more than r positions and those by which it grew.
 
     Parameters
     ----------
@@ -53,6 +52,8 @@ class KVCache:
         K.
     dtype : dtype
         Of keys, values and mask.
+    splits_heads : bool
+        Whether each head has rows of its own, H' = H, or they share a row, H' = 1, and lie side by side.
 
     Attributes
     ----------
@@ -60,76 +61,74 @@ class KVCache:
         Positions so far.
     dropped : int
         Of these, the first ones, which have no slots any more.
-    keys, values : list of Tensor of shape (B * H, slots, d_k) and (B * H, slots, d_v)
+    keys, values : list of Tensor of shape (B * H', slots, H / H' * d_k) and (B * H', slots, H / H' * d_v)
         One of each a layer. Slots beyond (`length` - `dropped`) * K are empty.
-    mask : Tensor of shape (B, K, slots)
-        Added to attention scores: 0 where a hypothesis may look, -inf elsewhere.
-    first_open_slot : Tensor of shape (1,)
-        Where the K slots of the open position begin.
+    paths : Tensor of shape (B, K, T)
+        The slots of the positions that each hypothesis sees, its own last.
+    open_slots : Tensor of shape (K,)
+        Those of the open position.
     """
 
-    def __init__(self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int, dtype: torch.dtype):
+    def __init__(
+        self, attentions: Sequence[Any], states: torch.Tensor, num_beams: int, dtype: torch.dtype, splits_heads: bool
+    ):
         self.num_beams, self.length, self.dropped = num_beams, 0, 0
         self.restriction = attentions[0].restriction
-        self.num_heads = attentions[0].q_proj.out_features // attentions[0].head_dim
-        rows, states = len(states) * self.num_heads, states.new_empty(len(states), dtype=dtype)
-        self.keys = [states.new_empty(rows, 0, attention.head_dim) for attention in attentions]
-        self.values = [states.new_empty(rows, 0, attention.v_head_dim) for attention in attentions]
-        self.mask = states.new_empty(len(states), num_beams, 0)
-        self.first_open_slot = torch.zeros(1, dtype=torch.int64, device=states.device)
+        num_heads = attentions[0].q_proj.out_features // attentions[0].head_dim
+        self.num_rows, side_by_side = (num_heads, 1) if splits_heads else (1, num_heads)  # H' and H / H'
+        rows, new = len(states) * self.num_rows, states.new_empty(len(states), dtype=dtype)
+        self.keys = [new.new_empty(rows, 0, side_by_side * attention.head_dim) for attention in attentions]
+        self.values = [new.new_empty(rows, 0, side_by_side * attention.v_head_dim) for attention in attentions]
+        self.open_slots = torch.arange(-num_beams, 0, device=states.device)
+        self.paths = self.open_slots.new_empty(len(states), num_beams, 0)
 
     def advance(self, parents: torch.Tensor | None) -> None:
         """Open the next position: each hypothesis sees there itself, and before it what its parent (B, K) saw."""
-        if self._slots_of(self.length).start == self.mask.shape[2]:
+        if (self.length - self.dropped) * self.num_beams == self.keys[0].shape[1]:
             self._drop_unseen()
             self._grow()
-        if parents is not None and self.num_beams > 1:
-            self.mask = self.mask.gather(1, parents[..., None].expand_as(self.mask))
-        if self.restriction is not None and self.length - self.restriction >= self.dropped:
-            self.mask[..., self._slots_of(self.length - self.restriction)] = -math.inf
-        self.mask[..., self._slots_of(self.length)].diagonal(dim1=1, dim2=2).zero_()
         self.length += 1
-        self.first_open_slot.fill_(self.open_slots.start)
+        self.open_slots = self.open_slots + self.num_beams
+        if parents is not None and self.num_beams > 1:
+            self.paths = self.paths.gather(1, parents[..., None].expand_as(self.paths))
+        unseen = 0 if self.restriction is None else max(0, self.paths.shape[2] + 1 - self.restriction)
+        own = self.open_slots.expand(len(self.paths), -1)[..., None]
+        self.paths = torch.cat([self.paths[..., unseen:], own], dim=2)
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the (B * H, K, d_k) keys and (B * H, K, d_v) values of the open position; return those of all slots.
+        """Write the (B * H', K, d_k) keys and (B * H', K, d_v) values of the open position; return those of all slots.
 
         Attention covers empty slots too, masked: a slice without them would be copied by `bmm`.
         """
-        slots = self.open_slots
-        self.keys[layer][:, slots] = keys
-        self.values[layer][:, slots] = values
+        stop = (self.length - self.dropped) * self.num_beams
+        self.keys[layer][:, stop - self.num_beams : stop] = keys
+        self.values[layer][:, stop - self.num_beams : stop] = values
         return self.keys[layer], self.values[layer]
+
+    def mask(self) -> torch.Tensor:
+        """Return (B, K, slots), to be added to attention scores: 0 on a hypothesis' path, -inf elsewhere."""
+        new = self.keys[0].new_full((*self.paths.shape[:2], self.keys[0].shape[1]), -math.inf)
+        return new.scatter_(2, self.paths, 0)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the (B',) sentences."""
-        self.keys = [select_sentences(keys, sentences, self.num_heads) for keys in self.keys]
-        self.values = [select_sentences(values, sentences, self.num_heads) for values in self.values]
-        self.mask = self.mask[sentences]
-
-    @property
-    def open_slots(self) -> slice:
-        """The slots of the open position."""
-        return self._slots_of(self.length - 1)
-
-    def _slots_of(self, position: int) -> slice:
-        start = (position - self.dropped) * self.num_beams
-        return slice(start, start + self.num_beams)
+        self.keys = [select_sentences(keys, sentences, self.num_rows) for keys in self.keys]
+        self.values = [select_sentences(values, sentences, self.num_rows) for values in self.values]
+        self.paths = self.paths[sentences]
 
     def _drop_unseen(self) -> None:
         """Drop the positions that the next one, to be opened, will not see."""
         if self.restriction is None or self.length - self.dropped < self.restriction:
             return
-        kept = slice(self._slots_of(self.length - self.restriction).stop, None)
-        self.mask = self.mask[..., kept]
-        self.keys = [keys[:, kept] for keys in self.keys]
-        self.values = [values[:, kept] for values in self.values]
+        slots = (self.length - self.restriction + 1 - self.dropped) * self.num_beams
+        self.keys = [keys[:, slots:] for keys in self.keys]
+        self.values = [values[:, slots:] for values in self.values]
+        self.paths, self.open_slots = self.paths[..., 1:] - slots, self.open_slots - slots
         self.dropped = self.length - self.restriction + 1
 
     def _grow(self) -> None:
         shortest = min(MIN_NEW_POSITIONS, max(1, MAX_NEW_SLOTS_WHEN_SHORT // self.num_beams))
         slots = max(shortest, int(GROWTH * (self.length - self.dropped))) * self.num_beams
-        self.mask = pad(self.mask, (0, slots), value=-math.inf)
         self.keys = [pad(keys, (0, 0, 0, slots)) for keys in self.keys]
         self.values = [pad(values, (0, 0, 0, slots)) for values in self.values]
 
@@ -171,12 +170,13 @@ class IncrementalLayer:
         states: torch.Tensor,
         entering: Entering,
         cache: KVCache,
-        target_mask: torch.Tensor,
+        target_mask: torch.Tensor | None,
         source_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Entering]:
         """Turn the (R, D) states of the open position, and what enters of them, into those of the next layer.
 
-        Masks are those of `IncrementalState._mask`.
+        Masks are as attention takes them: (B * H, K, N), or compiled for single queries (B, 1, N). Compiled
+        self-attention of several needs none.
         """
         layer = self.layer
         entering = self._self_attention(entering, cache, target_mask)
@@ -186,14 +186,18 @@ class IncrementalLayer:
         entering = self.fused.activate(*multiply(self.fc1, entering), layer.activation)
         return self._add_and_norm(self.fc2, entering, states, layer.final_layer_norm)
 
-    def _self_attention(self, entering: Entering, cache: KVCache, mask: torch.Tensor) -> Entering:
-        attention, dtype = self.layer.self_attn, cache.mask.dtype
-        leaving = multiply(self.self_qkv, entering)
+    def _self_attention(self, entering: Entering, cache: KVCache, mask: torch.Tensor | None) -> Entering:
+        attention, leaving = self.layer.self_attn, multiply(self.self_qkv, entering)
+        keys, values = cache.keys[self.index], cache.values[self.index]
         if self.fused.self_attend_alone is not None:
-            keys, values = (self._with_heads(states[self.index]) for states in (cache.keys, cache.values))
-            return self.fused.self_attend_alone(*leaving, cache.first_open_slot, keys, values, mask, attention.scaling)
+            keys, values = self._with_heads(keys), self._with_heads(values)
+            return self.fused.self_attend_alone(*leaving, cache.open_slots, keys, values, mask, attention.scaling)
+        if self.fused.self_attend is not None:
+            return self.fused.self_attend(
+                *leaving, cache.open_slots, keys, values, cache.paths, self.num_heads, attention.scaling
+            )
         widths = (attention.head_dim, attention.head_dim, attention.v_head_dim)
-        query, key, value = self._fold(leaving, widths, dtype)
+        query, key, value = self._fold(leaving, widths, self.source_keys.dtype)
         keys, values = cache.append(self.index, key, value)
         return self._attend(query, keys.mT, values, mask, attention.scaling, leaving)
 
@@ -266,20 +270,24 @@ class IncrementalState:
     ):
         if num_beams > 1:  # products of matrices are fast for several queries
             fused = replace(fused, attend_alone=None, self_attend_alone=None)
+        else:
+            fused = replace(fused, self_attend=None)
         self.decoder, self.lm_head, self.fused = model.model.decoder, model.lm_head, fused
         layers, dtype = self.decoder.layers, attention_dtype(model)
         source = source_keys_and_values(self.decoder, states, source_mask, dtype, fused)
-        self.cache = KVCache([layer.self_attn for layer in layers], states, num_beams, dtype)
+        attentions = [layer.self_attn for layer in layers]
+        self.cache = KVCache(attentions, states, num_beams, dtype, splits_heads=fused.self_attend is None)
         self.layers = [
             IncrementalLayer(layer, index, part, num_beams, fused)
             for index, (layer, part) in enumerate(zip(layers, source, strict=True))
         ]
-        self.source_mask: torch.Tensor | None = None  # (B, K, S), added to scores
+        self.rows_of_mask = 1 if fused.attend_alone is not None else self.layers[0].num_heads
+        self.source_mask: torch.Tensor | None = None  # (B * H, K, S), added to scores; (B, 1, S) for single queries
         if fused.attend_alone is not None and source_mask is None:
             source_mask = states.new_ones(states.shape[:2])
         if source_mask is not None and (fused.attend_alone is not None or not source_mask.all()):
             mask = torch.zeros_like(source_mask, dtype=dtype).masked_fill(source_mask == 0, torch.finfo(dtype).min)
-            self.source_mask = mask[:, None].repeat(1, num_beams, 1)
+            self.source_mask = mask[:, None].repeat(1, num_beams, 1).repeat_interleave(self.rows_of_mask, dim=0)
         self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
         if self.project_to_vocabulary.multiply is self.lm_head and self.lm_head.bias is None:
             self.project_to_vocabulary = Projection(ReusedLogits(self.lm_head))
@@ -301,7 +309,8 @@ class IncrementalState:
         self.cache.select(sentences)
         for layer in self.layers:
             layer.select(sentences)
-        self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
+        if self.source_mask is not None:
+            self.source_mask = select_sentences(self.source_mask, sentences, self.rows_of_mask)
 
     def cut_output(self, ids: torch.Tensor) -> None:
         """Compute from now on the logits of the tokens with these (N,) ids alone."""
@@ -312,18 +321,19 @@ class IncrementalState:
         """Append (B, K) tokens; return what of the decoder's (R, D) output enters the projection to the vocabulary."""
         past_length = self.cache.length
         self.cache.advance(parents)
-        target_mask, source_mask = (self._mask(mask) for mask in (self.cache.mask, self.source_mask))
+        mask = self._target_mask()
         states = self.decoder.embed(tokens.flatten()[:, None], None)
         states = self.decoder.add_positions(states, past_length)[:, 0]  # (R, D)
         entering = self.fused.enter(states, states.dtype, self.project_to_vocabulary.is_int8)
         for layer in self.layers:
-            states, entering = layer(states, entering, self.cache, target_mask, source_mask)
+            states, entering = layer(states, entering, self.cache, mask, self.source_mask)
         return entering
 
-    def _mask(self, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """Return a (B, K, N) mask as attention takes it: (B * H, K, N), or for single queries as it is."""
-        is_alone = self.fused.attend_alone is not None
-        return mask if mask is None or is_alone else mask.repeat_interleave(self.cache.num_heads, dim=0)
+    def _target_mask(self) -> torch.Tensor | None:
+        if self.fused.self_attend is not None:
+            return None
+        mask, is_alone = self.cache.mask(), self.fused.self_attend_alone is not None
+        return mask if is_alone else mask.repeat_interleave(self.cache.num_rows, dim=0)
 
 
 class ReusedLogits:

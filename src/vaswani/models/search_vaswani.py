@@ -8,6 +8,7 @@ Axis letters: see `modeling_vaswani.py`.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -22,14 +23,12 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
-from .allowed_tokens_vaswani import AllowedTokens, normalized
+from .allowed_tokens_vaswani import AllowedTokens
+from .largest_vaswani import block_maxima, largest, mend_block_maxima
 
 
 # The tokens that these rule out depend on the length alone, not on the tokens before.
 BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
-
-# Values of a block in which `largest` looks for one, and the fewest blocks for which that is faster than ``topk``.
-BLOCK, FEWEST_BLOCKS = 8, 256
 
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
 # steps of a quarter, all copies of a search add up to at most three times its caches.
@@ -188,18 +187,19 @@ class Hypotheses:
         return Hypotheses(*(getattr(self, field.name)[sentences] for field in fields(self)))
 
     def advance(
-        self, log_probs: torch.Tensor, tokens: torch.Tensor, eos_token_ids: torch.Tensor, rules: Rules
+        self,
+        totals: torch.Tensor,
+        parents: torch.Tensor,
+        tokens: torch.Tensor,
+        eos_token_ids: torch.Tensor,
+        rules: Rules,
     ) -> torch.Tensor:
-        """Continue each hypothesis by C candidate tokens; return the parents, (B, K), of the live hypotheses.
+        """Continue by what `Scorer.continuations` gave; return the parents, (B, K), of the live hypotheses.
 
         As in the original code and in transformers, the 2K best continuations of a sentence compete, those that end it
         among them: those that end for a place among the K finished, the others for a place among the K live.
-        `log_probs` and `tokens` have the shape (B, K, C).
         """
-        num_beams, choices = tokens.shape[1:]
-        totals = (self.scores[..., None] + log_probs).flatten(1)
-        totals, chosen = totals.topk(min(num_candidates(num_beams, eos_token_ids), totals.shape[1]))
-        parents, tokens = chosen // choices, tokens.flatten(1).gather(1, chosen)
+        num_beams = self.scores.shape[1]
         rows = parents + num_beams * self.sentence[:, None]
         paths = torch.cat([gather_beams(self.paths, parents), torch.stack([tokens, rows], dim=-1)[:, :, None]], dim=2)
         has_ended = torch.isin(tokens, eos_token_ids)
@@ -253,25 +253,6 @@ def num_candidates(num_beams: int, eos_token_ids: torch.Tensor) -> int:
     return max(2, 1 + len(eos_token_ids)) * num_beams
 
 
-def largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the `count` largest of (R, V) values and their places, the largest first, as ``topk`` does.
-
-    On a CPU, ``topk`` takes longer over a vocabulary than a softmax. The largest values lie in as many of the blocks
-    whose own largest value is largest: these are found among an eighth as many, and searched alone. A block has every
-    (V / 8)-th value, so that the blocks' largest values are found by vector instructions.
-    """
-    width = values.shape[1] // BLOCK
-    if values.device.type != "cpu" or width < max(FEWEST_BLOCKS, BLOCK * count):
-        return values.topk(count)
-    _, blocks = largest(values[:, : width * BLOCK].unflatten(1, (BLOCK, width)).amax(1), count)  # (R, count)
-    places = (blocks[:, None] + width * torch.arange(BLOCK)[:, None]).flatten(1)  # (R, BLOCK * count)
-    if width * BLOCK < values.shape[1]:
-        rest = torch.arange(width * BLOCK, values.shape[1]).expand(len(values), -1)
-        places = torch.cat([places, rest], dim=1)
-    best, chosen = values.gather(1, places).topk(count)
-    return best, places.gather(1, chosen)
-
-
 class Scorer:
     """Turns logits into the best continuations of each row, without the tokens that the settings rule out.
 
@@ -284,6 +265,8 @@ class Scorer:
         The tokens before the generated ones.
     only_bans : bool
         Whether all processors come from the settings, none from the call, except `AllowedTokens`.
+    summarize : callable or None, default=None
+        `fusion_vaswani.summarize`, compiled.
 
     Attributes
     ----------
@@ -292,9 +275,14 @@ class Scorer:
     """
 
     def __init__(
-        self, processors: LogitsProcessorList, config: GenerationConfig, prefix: torch.Tensor, only_bans: bool
+        self,
+        processors: LogitsProcessorList,
+        config: GenerationConfig,
+        prefix: torch.Tensor,
+        only_bans: bool,
+        summarize: Callable | None = None,
     ):
-        self.processors, self.config, self.prefix = processors, config, prefix
+        self.processors, self.config, self.prefix, self.summarize = processors, config, prefix, summarize
         self.pad_token_id = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
         dictionary = config.return_dict_in_generate
         self.scores: list | None = [] if dictionary and config.output_scores else None
@@ -318,34 +306,69 @@ class Scorer:
         return torch.isin(self.allowed, self.allowed.new_tensor(ids)).nonzero()[:, 0].tolist()
 
     def continuations(
-        self, logits: torch.Tensor, tokens: torch.Tensor, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and ids, (R, count) each, of the tokens that continue the (R, T) tokens best."""
-        count = min(count, logits.shape[-1])
-        if not self.is_plain:
-            return largest(self._process(logits, tokens, log_probs=True), count)
+        self, logits: torch.Tensor, tokens: torch.Tensor, scores: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the best continuations of each sentence by one token, best first.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (R, V)
+        tokens : Tensor of shape (R, T)
+            What was generated so far.
+        scores : Tensor of shape (B, K)
+            log P of it.
+        count : int
+            C, how many are wanted, of which there are as many at most as the rows have logits.
+
+        Returns
+        -------
+        totals, parents, ids : Tensor of shape (B, C)
+            log P with the token, the hypothesis that it continues, from 0 to K - 1, and the token.
+        """
+        size, count = logits.shape[1], min(count, scores.shape[1] * logits.shape[1])
+        if self.is_plain:
+            maxima, log_normalizers = self._normalize(logits, self._banned(tokens))
+            totals, places = largest(logits, count, scores - log_normalizers.view_as(scores), maxima)
+        else:
+            totals, places = largest(self._process(logits, tokens, log_probs=True), count, scores)
+        ids = places % size
+        return totals, places // size, ids if self.allowed is None else self.allowed[ids]
+
+    def _normalize(self, logits: torch.Tensor, banned: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ban columns; return the logits' `block_maxima`, and their log sum exp, (R, 1), from before the ban.
+
+        Where `allowed` cuts the logits, what is banned has no share of the probability: there the sum is of the rest.
+        """
         if self.allowed is not None:
-            log_probs, columns = largest(normalized(self._ban(logits, tokens).float()), count)
-            return log_probs, self.allowed[columns]
-        # log P(y) = logit(y) - logit(best) + log P(best): no pass over the vocabulary except the softmax's own.
+            logits[:, banned] = -math.inf
+        if self.summarize is not None and self.allowed is None:
+            maxima, log_normalizers = self.summarize(logits)
+            logits[:, banned] = -math.inf
+            mend_block_maxima(maxima, logits, banned)
+            return maxima, log_normalizers
+        # log sum exp = logit(best) - log P(best): no pass over the vocabulary except the softmax's own.
         self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
         torch.softmax(logits, -1, out=self.probabilities)
-        scores, ids = largest(self._ban(logits, tokens), count)
-        scores, best = scores.float(), self.probabilities.gather(1, ids[:, :1]).float()
-        return scores - scores[:, :1] + best.log(), ids
+        logits[:, banned] = -math.inf
+        maxima = block_maxima(logits)
+        top, best = largest(logits, 1, maxima=maxima)
+        log_normalizers = top.float() - self.probabilities.gather(1, best).float().log()
+        return maxima, log_normalizers.nan_to_num()  # a row that has nothing but -inf
 
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the ids, (R,), of the tokens that continue the (R, T) tokens best."""
-        scores = self._ban(logits, tokens) if self.is_plain else self._process(logits, tokens, log_probs=False)
-        best = largest(scores, 1)[1][:, 0]
+        if self.is_plain:
+            logits[:, self._banned(tokens)] = -math.inf
+        else:
+            logits = self._process(logits, tokens, log_probs=False)
+        best = largest(logits, 1)[1][:, 0]
         return best if self.allowed is None else self.allowed[best]
 
-    def _ban(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def _banned(self, tokens: torch.Tensor) -> list[int]:
+        """Return the columns of the logits that must not continue the (R, T) tokens."""
         length = self.prefix.shape[1] + tokens.shape[1]
         is_short = length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0)
-        if banned := self.suppressed + (self.ends if is_short else []):
-            logits[:, banned] = -math.inf
-        return logits
+        return self.suppressed + (self.ends if is_short else [])
 
     def _process(self, logits: torch.Tensor, tokens: torch.Tensor, log_probs: bool) -> torch.Tensor:
         logits = logits.to(torch.float32, copy=True)  # the next step overwrites the original
@@ -466,9 +489,10 @@ def beam_search(state: SearchState, rules: Rules) -> torch.Tensor | GenerateBeam
     while state.num_active:
         generated = hypotheses.paths[..., 0].flatten(0, 1)
         # No name is given to the logits, which are large: the memory of these is free for those of the next step.
-        continuations = scorer.continuations(state.decoder.step(tokens, parents), generated, candidates)
-        log_probs, ids = (tensor.unflatten(0, (-1, num_beams)) for tensor in continuations)
-        parents = hypotheses.advance(log_probs, ids, scorer.eos_token_ids, rules)
+        continuations = scorer.continuations(
+            state.decoder.step(tokens, parents), generated, hypotheses.scores, candidates
+        )
+        parents = hypotheses.advance(*continuations, scorer.eos_token_ids, rules)
         tokens = hypotheses.paths[:, :, -1:, 0]
         is_done = hypotheses.is_done(rules, wanted) & state.is_active
         if not state.finish(is_done):

@@ -21,9 +21,12 @@ from vaswani.models.fusion_vaswani import (
     enter,
     fold,
     leave,
+    self_attend,
     self_attend_alone,
+    summarize,
 )
 from vaswani.models.int8_vaswani import kernel_problem
+from vaswani.models.largest_vaswani import block_maxima
 
 
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
@@ -56,6 +59,16 @@ def arguments_of(function, rows, keys, is_int8):
         "fold": lambda: (*leaving((rows, 3), 20, is_int8), 2, (4, 6), torch.float32),
         "attend_alone": lambda: (*leaving((rows,), 8, is_int8), cache[0].mT.contiguous(), cache[1], mask, 0.5),
         "self_attend_alone": lambda: (*leaving((rows,), 28, is_int8), torch.tensor([keys // 2]), *cache, mask, 0.5),
+        "self_attend": lambda: (
+            *leaving((rows * 3,), 28, is_int8),  # 3 hypotheses of each sentence
+            torch.tensor([1, 2, 0]) + keys,
+            torch.randn(rows, keys + 3, 8),
+            torch.randn(rows, keys + 3, 12),
+            torch.randint(0, keys + 3, (rows, 3, keys)),
+            2,
+            0.5,
+        ),
+        "summarize": lambda: (torch.randn(rows, 45),),
     }[function.__name__]()
 
 
@@ -114,6 +127,37 @@ def test_keys_and_values_go_into_their_slot(dtype):
     assert not keys[:, :, [0, 1, 3, 4]].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keys_and_values_of_several_hypotheses_go_into_their_slots(dtype):
+    product, keys, values = torch.randn(6, 28, dtype=dtype), torch.zeros(3, 5, 8), torch.zeros(3, 5, 12)
+    slots = torch.tensor([2, 3])  # of two hypotheses of each sentence, which see nothing but themselves
+    found, _ = self_attend(product, None, None, slots, keys, values, slots[:, None].expand(3, 2, 1), 2, 0.5)
+    torch.testing.assert_close(found, product[:, 16:])
+    assert torch.equal(keys[:, 2:4].flatten(0, 1), product[:, 8:16].float())
+    assert torch.equal(values[:, 2:4].flatten(0, 1), product[:, 16:].float())
+    assert not keys[:, [0, 1, 4]].any()
+
+
+def test_attention_along_paths_is_attention_that_sees_nothing_else():
+    product, keys, values = torch.randn(6, 28), torch.randn(3, 9, 8), torch.randn(3, 9, 12)
+    paths = torch.stack([torch.randperm(8)[:4] for _ in range(6)]).view(3, 2, 4)
+    found, _ = self_attend(product, None, None, torch.tensor([8, 7]), keys, values, paths, 2, 0.5)
+    heads = [states.unflatten(2, (2, -1)).transpose(1, 2).flatten(0, 1) for states in (keys, values)]  # (B * H, N, d)
+    mask = torch.full((3, 2, 9), -torch.inf).scatter(2, paths, 0).repeat_interleave(2, 0)
+    query = product[:, :8].view(3, 2, 2, 4).transpose(1, 2).flatten(0, 1)
+    torch.testing.assert_close(found, attend(query, heads[0].mT, heads[1], mask, 0.5, 2))
+    assert not torch.allclose(found, attend(query, heads[0].mT, heads[1], None, 0.5, 2))
+
+
+@pytest.mark.parametrize("size", [7, 8, 45])
+def test_a_summary_has_the_largest_logits_and_the_sum_of_all(size):
+    logits = torch.randn(5, size) * 20
+    logits[2, -1] = 1e3  # of 7 and of 45 in no block; exp of it is beyond float32
+    maxima, log_normalizers = summarize(logits)
+    assert torch.equal(maxima, block_maxima(logits))
+    torch.testing.assert_close(log_normalizers, logits.logsumexp(1, keepdim=True))
+
+
 def test_heads_are_those_of_each_layer_in_turn():
     outputs = torch.arange(2 * 3 * 20.0).view(2, 3, 20)  # 2 sentences, 3 hypotheses, 2 heads of 4 and of 6
     narrow, wide = fold(outputs, None, None, 2, (4, 6), torch.float32)
@@ -146,6 +190,17 @@ def test_a_compiled_model_translates_as_one_that_is_not(precision, num_beams, ra
             torch.testing.assert_close(found.logits[0], expected.logits[0], **CLOSE[precision])
         else:
             assert torch.equal(found, expected)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("length", [{"min_new_tokens": 7}, {"max_new_tokens": 3}, {"length_penalty": 2.0}])
+def test_a_compiled_beam_search_finds_what_one_that_is_not_does(length, random_model, batch):
+    model = random_model()  # which bans <pad>, and at first </s>
+    with torch.no_grad():
+        model.lm_head.weight[1:4] *= 8  # so that some tokens are likely, and the search has to choose
+    given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")} | {"num_beams": 3} | length
+    expected, found = model.generate(**given), model.generate(**given, compile_config=CompileConfig())
+    assert torch.equal(found, expected)
 
 
 @needs_a_compiler
@@ -209,7 +264,9 @@ def test_encoder_and_decoder_use_what_is_compiled(num_beams, random_model, batch
     assert calls.count("activate") == 2 + 2
     assert calls.count("leave_as") == 2 + 1  # in the encoder's layers, and of all keys and values of the source
     assert calls.count("self_attend_alone") == calls.count("attend_alone") == (2 if num_beams == 1 else 0)
-    assert calls.count("fold") == (0 if num_beams == 1 else 4)
+    assert calls.count("self_attend") == (0 if num_beams == 1 else 2)
+    assert calls.count("fold") == (0 if num_beams == 1 else 2)
+    assert calls.count("summarize") == (0 if num_beams == 1 else 1)
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,10 @@ def test_a_source_of_padding_alone_gives_numbers_too(random_model):
     assert torch.stack(output.logits).isfinite().all()
 
 
-def cache_of(random_model, num_beams: int) -> KVCache:
+def cache_of(random_model, num_beams: int, splits_heads: bool = True) -> KVCache:
     model = random_model(decoder_attention_heads=2, head_dim=6, v_head_dim=4)
     attentions = [layer.self_attn for layer in model.model.decoder.layers]
-    return KVCache(attentions, torch.zeros(2, 5, 16), num_beams, torch.float32)
+    return KVCache(attentions, torch.zeros(2, 5, 16), num_beams, torch.float32, splits_heads)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_cache_grows_by_a_quarter_and_at_first_by_a_few_positions(num_beams, f
     cache, rooms = cache_of(random_model, num_beams), []
     while len(rooms) < len(first_rooms):
         cache.advance(None)
-        room = cache.mask.shape[2] // num_beams
+        room = cache.mask().shape[2] // num_beams
         if room not in rooms:
             rooms.append(room)
     assert rooms == first_rooms
@@ -163,11 +163,13 @@ def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
     cache = cache_of(random_model, num_beams=2)
     cache.advance(None)
     cache.advance(torch.tensor([[0, 0], [1, 0]]))
-    assert (cache.mask == 0).nonzero().tolist() == [
+    assert (cache.mask() == 0).nonzero().tolist() == [
         [0, 0, 0], [0, 0, 2], [0, 1, 0], [0, 1, 3],  # both came from the first slot
         [1, 0, 1], [1, 0, 2], [1, 1, 0], [1, 1, 3],  # they changed places
     ]  # fmt: skip
-    assert (cache.mask[cache.mask != 0] == -math.inf).all()
+    assert (cache.mask()[cache.mask() != 0] == -math.inf).all()
+    assert cache.paths.tolist() == [[[0, 2], [0, 3]], [[1, 2], [0, 3]]]
+    assert cache.open_slots.tolist() == [2, 3]
     keys, values = torch.randn(4, 2, 6), torch.randn(4, 2, 4)
     all_keys, all_values = cache.append(1, keys, values)
     assert torch.equal(all_keys[:, 2:4], keys)
@@ -176,24 +178,36 @@ def test_a_hypothesis_sees_what_its_parents_saw_and_itself(random_model):
     assert not cache.keys[0].any()
     cache.select(torch.tensor([1]))
     assert torch.equal(cache.keys[1][:, 2:4], keys[2:])
-    assert (cache.mask == 0).nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 3]]
+    assert (cache.mask() == 0).nonzero().tolist() == [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 1, 3]]
+
+
+def test_heads_lie_side_by_side_where_they_are_not_split(random_model):
+    cache = cache_of(random_model, 3, splits_heads=False)
+    cache.advance(None)
+    assert cache.keys[0].shape == (2, 48, 2 * 6)
+    assert cache.values[0].shape == (2, 48, 2 * 4)
+    cache.keys[0][1] = 1
+    cache.select(torch.tensor([1]))
+    assert cache.keys[0].shape == (1, 48, 2 * 6)
+    assert cache.keys[0].all()
 
 
 @pytest.mark.parametrize("restriction", [1, 2, 5, 40])
 def test_a_restricted_cache_shows_the_last_positions_and_drops_the_others(restriction, random_model):
     num_beams, room = 2, 0
     model = random_model(attention_restriction=restriction)
-    cache = KVCache(
-        [layer.self_attn for layer in model.model.decoder.layers], torch.zeros(3, 5, 16), num_beams, torch.float32
-    )
+    attentions = [layer.self_attn for layer in model.model.decoder.layers]
+    cache = KVCache(attentions, torch.zeros(3, 5, 16), num_beams, torch.float32, splits_heads=True)
     for length in range(1, 200):
         cache.advance(None)
         for layer in range(2):
             states = torch.full((6, num_beams, 8), float(length))
             keys, _ = cache.append(layer, states, states)
-        seen = keys[0, cache.mask[0, 0] == 0, 0].tolist()
+        seen = keys[0, cache.mask()[0, 0] == 0, 0].tolist()
+        assert keys[0, cache.paths[0, 0], 0].tolist() == seen
+        assert (keys[0, cache.open_slots, 0] == length).all()
         assert seen == list(range(max(1, length - restriction + 1), length + 1))
-        room = max(room, cache.mask.shape[2] // num_beams)
+        room = max(room, cache.mask().shape[2] // num_beams)
     assert room <= restriction + max(16, restriction // 4)
     assert cache.length == 199
 
