@@ -19,7 +19,7 @@ from .models.decoding_vaswani import PAPERS_DECODING
 from .models.encoding_vaswani import MAX_POSITIONS, attention_dtype
 from .models.generation_vaswani import max_positions, output_limit
 from .models.int8_vaswani import is_quantized
-from .translation import make_batches
+from .translation import keeps_steps, make_batches
 
 
 GIGA = 1e9
@@ -238,7 +238,8 @@ class Forecast:
     def _batches(self, lengths: Sequence[int], max_batch_tokens: int) -> Iterator[Batch]:
         """Yield the shapes of the batches that `translate` makes of such sources."""
         config = self.model.config
-        bytes_per_token = 4 * config.vocab_size * self.num_beams if self.with_scores else 0
+        keeps_scores = self.with_scores and keeps_steps(self.model, self.arguments)
+        bytes_per_token = 4 * config.vocab_size * self.num_beams if keeps_scores else 0
         for batch in make_batches(dict(enumerate(lengths)), max_batch_tokens, bytes_per_token, self.workers):
             source_length = lengths[batch[0]]
             yield Batch(
@@ -247,7 +248,7 @@ class Forecast:
                 output_length=self._output_length(source_length),
                 num_beams=self.num_beams,
                 processes_logits=self.is_constrained,
-                keeps_scores=self.with_scores,
+                keeps_scores=keeps_scores,
             )
 
     def _output_length(self, source_length: int) -> int:

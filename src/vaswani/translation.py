@@ -4,7 +4,7 @@ The command line and the evaluations of training both translate by this.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,8 +36,10 @@ logger = logging.getLogger(__name__)
 
 INT8 = "int8"  # beside the types of torch, what `load` takes as `dtype`
 
-# If scores are asked for, generate() keeps the logits of all steps, so batches must be smaller.
+# Where `generate()` keeps the logits of all steps (`keeps_steps`), batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
+SCORES_OF_SEQUENCES = {"return_dict_in_generate": True}
+SCORES = SCORES_OF_SEQUENCES | {"output_scores": True}
 # The settings of length with which a model writes one token; None where they are left out.
 ONE_TOKEN = {"max_new_tokens": 1, "min_new_tokens": 0, "max_length": None, "min_length": None}
 # Workers get no smaller shares of the sentences that are left: matrix products need rows.
@@ -262,10 +264,12 @@ class Translator:
             )
         self.model, self.tokenizer, self.max_batch_tokens = model, tokenizer, max_batch_tokens
         self.with_scores, self.generate_kwargs = with_scores, generate_kwargs
+        self.keeps_steps = with_scores and keeps_steps(model, generate_kwargs)
         limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
         self.limit = min(limits, default=None)
         # No method of this object: it would refer to itself, and hold the model when its user does not any more.
-        batches = BatchTranslator(model, tokenizer, with_scores, constraint, shortlist, generate_kwargs)
+        asked = SCORES if self.keeps_steps else SCORES_OF_SEQUENCES if with_scores else {}
+        batches = BatchTranslator(model, tokenizer, constraint, shortlist, generate_kwargs | asked)
         self.pool = Pool(batches, choose_workers(workers, model.device))
 
     def __enter__(self) -> "Translator":
@@ -303,7 +307,7 @@ class Translator:
         encoded = _encode(self.tokenizer, [sentences[index] for index in indices], self.limit)
         ids = dict(zip(indices, encoded, strict=True))
         on_batch(len(sentences) - len(indices))
-        bytes_per_token = 4 * self.model.config.vocab_size * settings["num_beams"] if self.with_scores else 0
+        bytes_per_token = 4 * self.model.config.vocab_size * settings["num_beams"] if self.keeps_steps else 0
         lengths = {index: len(tokens) for index, tokens in ids.items()}
         batches = list(make_batches(lengths, self.max_batch_tokens, bytes_per_token, self.pool.size))
         if len(batches) > 1:
@@ -327,7 +331,7 @@ class Translator:
             # What else limits the length would contradict the one token.
             given = {name: value for name, value in self.generate_kwargs.items() if name not in ONE_TOKEN}
             given |= {name: value for name, value in ONE_TOKEN.items() if value is not None}
-            _generate(self.model, self.tokenizer, inputs, False, given)
+            _generate(self.model, self.tokenizer, inputs, given)
 
 
 class BatchTranslator(NamedTuple):
@@ -335,7 +339,6 @@ class BatchTranslator(NamedTuple):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    with_scores: bool
     constraint: Callable[[Sequence[int]], LogitsProcessor] | None
     shortlist: Callable[[Sequence[Sequence[int]]], torch.Tensor] | None
     generate_kwargs: dict[str, Any]
@@ -348,7 +351,7 @@ class BatchTranslator(NamedTuple):
             processors.append(AllowedTokens(self.shortlist(ids)))
         given = self.generate_kwargs | ({"logits_processor": processors} if processors else {})
         inputs = _padded(self.tokenizer, ids, self.model)
-        return _generate(self.model, self.tokenizer, inputs, self.with_scores, given)
+        return _generate(self.model, self.tokenizer, inputs, given)
 
 
 def translate(
@@ -405,24 +408,39 @@ def make_batches(
         order = order[size:]
 
 
+def keeps_steps(model: PreTrainedModel, generate_kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether ``generate()`` must keep the logits of all steps for the scores of translations.
+
+    Our own beam search has them without that, as has the search of another engine.
+
+    Raises
+    ------
+    UserError
+        If ``generate()`` does not take what it is given.
+    """
+    if not hasattr(model, "has_own_search"):
+        return not hasattr(model, "engine")
+    try:
+        return not model.has_own_search(**generate_kwargs, **SCORES_OF_SEQUENCES)
+    except ValueError as error:
+        raise UserError(first_line(error)) from error
+
+
 def _generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     inputs: dict[str, torch.Tensor],
-    with_scores: bool,
     generate_kwargs: dict[str, Any],
 ) -> list[Hypothesis]:
     """Translate one batch: n hypotheses of its first sentence, n of its second, ..."""
     given = generate_kwargs | length_arguments(model, inputs["input_ids"].shape[1], generate_kwargs)
-    if with_scores:
-        given |= {"return_dict_in_generate": True, "output_scores": True}
     try:
         output = model.generate(**inputs, **given)
     except ValueError as error:  # arguments that it does not take
         raise UserError(first_line(error)) from error
     sequences = getattr(output, "sequences", output)
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    scores = _scores(model, output) if with_scores else [None] * len(texts)
+    scores = _scores(model, output) if generate_kwargs.get("return_dict_in_generate") else [None] * len(texts)
     return list(map(Hypothesis, texts, scores))
 
 

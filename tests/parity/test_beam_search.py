@@ -320,6 +320,9 @@ def test_scores_of_steps_add_up_to_those_of_sequences(random_model):
     assert_close(output.logits[0].log_softmax(-1)[:, :8], output.scores[0][:, :8])
 
 
+EVERYTHING = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+
+
 def count_stocks_found(model, models: int) -> tuple[int, set[int]]:
     """Return of how many random models we find what transformers' own beam search does, and how long the results are.
 
@@ -340,9 +343,11 @@ def count_stocks_found(model, models: int) -> tuple[int, set[int]]:
             "eos_token_id": [END, 3] if number % 13 == 0 else END,
             "suppress_tokens": [pad],
         }
-        ours, stock = model.generate(**given), GenerationMixin.generate(model, **given)
-        found += int(torch.equal(ours, stock))
-        lengths |= set((stock[:, 1:] != pad).sum(1).tolist())
+        stock = GenerationMixin.generate(model, **given, **EVERYTHING)
+        ours, sequences = model.generate(**given, **EVERYTHING), model.generate(**given)
+        are_equal = torch.equal(sequences, stock.sequences) and torch.equal(ours.beam_indices, stock.beam_indices)
+        found += int(are_equal and torch.allclose(ours.sequences_scores, stock.sequences_scores, **CLOSE))
+        lengths |= set((sequences[:, 1:] != pad).sum(1).tolist())
     return found, lengths
 
 

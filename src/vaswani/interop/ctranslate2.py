@@ -232,7 +232,6 @@ class CTranslate2Model:
         min_new_tokens: int | None = None,
         num_return_sequences: int = 1,
         return_dict_in_generate: bool = False,
-        output_scores: bool = False,
     ) -> Any:
         """Translate as ``generate()`` of our own models does, with the same defaults.
 
@@ -241,8 +240,8 @@ class CTranslate2Model:
         input_ids, attention_mask : Tensor of shape (B, S)
         num_beams, length_penalty_alpha, max_new_tokens, min_new_tokens, num_return_sequences
             As for our models.
-        return_dict_in_generate, output_scores : bool
-            Either both or none: whether to return the scores too.
+        return_dict_in_generate : bool
+            Whether to return the scores too.
 
         Returns
         -------

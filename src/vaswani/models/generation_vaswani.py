@@ -72,7 +72,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             The paper's alpha (section 6.1): beam search divides log-probabilities by `length_penalty`, and ends a
             sentence when its best live hypothesis could not beat the finished ones that are asked for, even at the
             best penalty within reach. None, or one of transformers' `length_penalty` and `early_stopping`, asks for
-            what transformers' beam search finds: our own search finds it too, faster, unless a ModelOutput is wanted.
+            what transformers' beam search finds: our own search finds it too, faster.
         extra_target_tokens : int, default=50
             Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).
             Gives way to `max_new_tokens` and `max_length`. A learned table of positions limits the length too.
@@ -97,10 +97,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         kwargs = dict(zip(POSITIONAL, args, strict=False)) | kwargs
         if kwargs.get("synced_gpus") is None and weights_are_sharded(self):
             kwargs["synced_gpus"] = True
-        settings = DecodingSettings.read(kwargs, generation_config, self.generation_config, changed_loop(self))
-        fused = self.fused(settings.compile_config)
-        if fused is None:
-            settings = dataclasses.replace(settings, foreign=settings.foreign or "compile_config")
+        settings, fused = self._settings(kwargs, generation_config)
         changes: dict[str, Any] = {}
         banned = [] if self.config.pad_token_id is None else [self.config.pad_token_id]
         if not set(banned) <= {*settings.suppress_tokens, *settings.eos_token_ids}:
@@ -124,6 +121,26 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config.update(**changes)
             changes = {name: value for name, value in changes.items() if name in kwargs}  # they override the config
         return super().generate(inputs, generation_config, **kwargs | changes)
+
+    def has_own_search(self, generation_config: GenerationConfig | None = None, **call: Any) -> bool:
+        """Tell whether `generate`, called with these arguments, runs a search of ours or leaves it to transformers.
+
+        Raises
+        ------
+        ValueError
+            As `generate` does.
+        """
+        return choose_search(self._settings(call, generation_config)[0]) is not None
+
+    def _settings(
+        self, call: Mapping[str, Any], generation_config: GenerationConfig | None
+    ) -> tuple[DecodingSettings, Fused]:
+        """Return the settings of a call of `generate`, and what it compiles."""
+        settings = DecodingSettings.read(call, generation_config, self.generation_config, changed_loop(self))
+        fused = self.fused(settings.compile_config)
+        if fused is None:
+            return dataclasses.replace(settings, foreign=settings.foreign or "compile_config"), AS_WRITTEN
+        return settings, fused
 
     def fused(self, compile_config: CompileConfig | None) -> Fused | None:
         """Return what lies between the matrix products of the model, or None if it cannot be compiled as is asked."""
@@ -377,7 +394,7 @@ def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | 
         is_ours = foreign is None and not settings.returns_dict and not settings.returns_several
         return greedy_search if is_ours else None
     if alpha is None:
-        return None if foreign is not None or settings.returns_dict else transformers_beam_search
+        return transformers_beam_search if foreign is None else None
     if foreign is None:
         return functools.partial(beam_search, rules=PapersRules(alpha))
     if settings.is_explicit:

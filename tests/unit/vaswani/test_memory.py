@@ -246,23 +246,25 @@ def test_outputs_are_as_long_as_the_settings_allow(forecast):
 
 
 def test_each_batch_is_foretold_as_it_will_be(forecast):
-    plain, changed, kept = (
+    greedy = {"arguments": {"num_beams": 1}, "with_scores": True}
+    plain, changed, scored, kept = (
         list(replace(forecast, **extra)._batches([3, 9, 3], 9))
-        for extra in ({}, {"is_constrained": True}, {"with_scores": True})
+        for extra in ({}, {"is_constrained": True}, {"with_scores": True}, greedy)
     )
     batches = [Batch(1, 9, 59, 4), Batch(2, 3, 53, 4)]
-    assert plain == batches
+    assert plain == scored == batches  # our beam search scores without keeping anything
     assert changed == [replace(batch, processes_logits=True) for batch in batches]
-    assert kept == [replace(batch, keeps_scores=True) for batch in batches]
+    assert kept == [replace(batch, num_beams=1, keeps_scores=True) for batch in batches]
 
 
 def test_kept_scores_leave_room_for_fewer_sentences(forecast):
     forecast.model.config.vocab_size = 10**6
-    scored = replace(forecast, with_scores=True)
-    sizes = [[batch.sentences for batch in case._batches([8] * 64, 4096)] for case in (forecast, scored)]
+    greedy = replace(forecast, arguments={"num_beams": 1})
+    scored = replace(greedy, with_scores=True)
+    sizes = [[batch.sentences for batch in case._batches([8] * 64, 4096)] for case in (greedy, scored)]
     assert sizes[0] == [64]
     assert sum(sizes[1]) == 64
-    assert max(sizes[1]) < 16
+    assert max(sizes[1]) < 64
 
 
 def test_beams_are_those_of_the_call_else_those_of_the_model(forecast):

@@ -145,6 +145,33 @@ def test_scores_of_a_batch_fit_into_memory(monkeypatch):
     assert list(make_batches(dict.fromkeys(range(2), 6), 100, bytes_per_token=8)) == [[0], [1]]
 
 
+def test_our_beam_search_scores_without_keeping_logits(model, tokenizer):
+    generate, asked = model.generate, []
+
+    def watched(**given):
+        asked.append(given.get("output_scores"))
+        return generate(**given)
+
+    model.generate = watched
+    ours, greedy, without, transformers = (
+        translate(model, tokenizer, ["one two"], max_new_tokens=5, **given)[0][0].score
+        for given in (
+            {"num_beams": 2, "with_scores": True},
+            {"num_beams": 1, "with_scores": True},
+            {"num_beams": 2},
+            {"num_beams": 2, "with_scores": True, "output_attentions": True, "length_penalty": 0.0},
+        )
+    )
+    assert asked == [None, True, None, True]
+    assert without is None
+    assert all(score < 0 for score in (ours, greedy, transformers))
+
+
+def test_what_a_scored_search_does_not_take_is_refused(model, tokenizer):
+    with pytest.raises(UserError, match="length_penalty_alpha='a' must be a number"):
+        translate(model, tokenizer, ["one"], with_scores=True, length_penalty_alpha="a")
+
+
 def test_scores_take_memory_for_each_beam_whoever_asks_for_beams(model, tokenizer, monkeypatch):
     asked, batches = [], translation.make_batches
 
@@ -153,6 +180,7 @@ def test_scores_take_memory_for_each_beam_whoever_asks_for_beams(model, tokenize
         return batches(lengths, max_tokens, bytes_per_token, workers)
 
     monkeypatch.setattr(translation, "make_batches", watched)
+    monkeypatch.setattr(type(model), "has_own_search", lambda model, **given: False)
     model.generation_config.num_beams = 3
     for given in ({"with_scores": True}, {"with_scores": True, "num_beams": 2}, {}):
         translate(model, tokenizer, ["one"], max_new_tokens=2, **given)

@@ -114,7 +114,7 @@ def test_what_is_cut_off_is_ranked_by_its_whole_length(theirs, tokenizer):
     theirs.translator = SimpleNamespace(translate_batch=lambda sources, **settings: [found] * len(sources))
     theirs.generation_config.extra_target_tokens = 2
     inputs = tokenizer(["one", "one two three four five"], padding=True, return_tensors="pt")
-    settings = {"return_dict_in_generate": True, "output_scores": True, "num_return_sequences": 2}
+    settings = {"return_dict_in_generate": True, "num_return_sequences": 2}
     output = theirs.generate(inputs.input_ids, inputs.attention_mask, num_beams=2, **settings)
     assert output.sequences_scores[:2].equal(output.sequences_scores[2:])
     assert ((output.sequences[:2, 1:] != 264).sum(1) <= inputs.attention_mask[0].sum() + 2).all()
@@ -191,7 +191,7 @@ def test_a_long_source_is_read_to_its_end(random_model, tokenizer, tmp_path):
     ours = random_model(vocab_size=265, max_position_embeddings=2000)
     save_for_ctranslate2(ours, tokenizer, tmp_path)
     theirs, ids = CTranslate2Model(tmp_path), torch.randint(1, 264, (1, 1900))
-    mask, settings = torch.ones_like(ids), {"return_dict_in_generate": True, "output_scores": True}
+    mask, settings = torch.ones_like(ids), {"return_dict_in_generate": True}
     output = theirs.generate(ids, mask, num_beams=1, max_new_tokens=5, **settings)
     labels = output.sequences[:, 1:]
     mine, other = (log_probabilities(each, ids, mask, labels) for each in (ours, theirs))

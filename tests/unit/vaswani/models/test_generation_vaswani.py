@@ -95,7 +95,7 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ({"prefill_chunk_size": 2, "num_beams": 1}, None),
         ({"eos_token_id": torch.tensor(0)}, "beam_search"),
         ({"length_penalty": 1.0, "num_return_sequences": 2, "min_new_tokens": 3}, "transformers_beam_search"),
-        ({"length_penalty": 1.0, "return_dict_in_generate": True}, None),
+        ({"length_penalty": 1.0, "return_dict_in_generate": True}, "transformers_beam_search"),
         ({"length_penalty": 1.0, "do_sample": True}, None),
         ({"do_sample": True}, None),
         ({"do_sample": True, "num_beams": 1, "num_return_sequences": 3}, None),
@@ -111,6 +111,7 @@ def test_each_search_runs_where_it_is_asked_for(settings, search, model, source,
         source = {name: tensor[:1] for name, tensor in source.items()}
     output = model.generate(**source, **settings)
     assert searches[:1] == ([search] if search else [])
+    assert model.has_own_search(**settings) == (search is not None)
     tokens = output if isinstance(output, torch.Tensor) else output.sequences
     assert not (tokens[:, 1:2] == model.config.pad_token_id).any()
 
