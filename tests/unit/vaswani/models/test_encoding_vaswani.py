@@ -97,7 +97,7 @@ def test_generate_encodes_so(random_model, batch, monkeypatch):
     slow.pop().remove()
     states = model.model.encoder(**given)
     assert torch.equal(model.generate(**given, encoder_outputs=states, num_beams=2, max_new_tokens=5), expected)
-    stock = {"length_penalty_alpha": None, "return_dict_in_generate": True}  # transformers' own search
+    stock = {"length_penalty_alpha": None, "output_attentions": True}  # transformers' own search
     model.generate(**given, num_beams=2, max_new_tokens=5, **stock)
     embedded = model.model.encoder.embed_tokens(given["input_ids"])
     model.generate(inputs_embeds=embedded, attention_mask=given["attention_mask"], num_beams=2, max_new_tokens=5)
