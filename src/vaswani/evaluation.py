@@ -220,5 +220,7 @@ def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
         words.append(str(model.engine))
     elif is_quantized(model):
         words.append("int8")
+    if hasattr(model, "members"):
+        words.append(f"ensemble of {len(model.members)}")
     words += [word for name, word in (("constraint", "trees only"), ("shortlist", "shortlist")) if given.get(name)]
     return ", ".join(words)

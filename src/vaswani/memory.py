@@ -185,11 +185,12 @@ class Forecast:
     ) -> str | None:
         """Say in a sentence that there is too little memory to translate these sentences; None where there is enough.
 
-        None, too, where nothing can be foretold: on a GPU, for a model that is no Transformer of ours, and where the
-        system does not tell what is available, as only Linux does.
+        None, too, where nothing can be foretold: on a GPU, for an ensemble, for a model that is no Transformer of
+        ours, and where the system does not tell what is available, as only Linux does.
         """
         available = available_bytes()
-        is_known = self.model.config.model_type == "vaswani" and self.model.device.type == "cpu"
+        is_one = self.model.config.model_type == "vaswani" and not hasattr(self.model, "members")
+        is_known = is_one and self.model.device.type == "cpu"
         given = [sentence for sentence in sentences if sentence.strip()]
         if available is None or not is_known or not given:
             return None

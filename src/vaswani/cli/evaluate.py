@@ -206,7 +206,7 @@ def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str]
 def load_baseline(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model to compare with, by torch; --tokenizer is for it only where there is no other model."""
     tokenizer = options.tokenizer if options.model is None else None
-    given = {"model": options.baseline_model, "tokenizer": tokenizer, "engine": "torch"}
+    given = {"model": options.baseline_model, "tokenizer": tokenizer, "engine": "torch", "ensemble": None}
     return load_model(argparse.Namespace(**vars(options) | given))
 
 
@@ -234,7 +234,7 @@ def publish(evaluation: Evaluation, options: argparse.Namespace, failed: list[st
         if options.json not in (None, "-"):
             write_output("json", options.json, row + "\n")
     with noting(failed):
-        if options.model is not None and options.record:
+        if options.model is not None and options.record and options.ensemble is None:  # no card is of several models
             print(record(evaluation, options.model), file=sys.stderr)
 
 

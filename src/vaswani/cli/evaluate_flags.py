@@ -14,6 +14,7 @@ from .shared.flags import (
     add_batch_flags,
     add_decoding_flags,
     add_engine_flag,
+    add_ensemble_flag,
     add_model_flags,
     add_torch_flags,
     at_least_one,
@@ -71,6 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR_OR_HUB_ID",
         help="a model to compare with, which translates without --shortlist",
     )
+    add_ensemble_flag(how)
     add_engine_flag(how)
     add_decoding_flags(how)
     add_batch_flags(how)
@@ -106,6 +108,8 @@ def check_models(options: argparse.Namespace) -> None:
     for flag in given(options, unused):
         raise UserError(f"{flag} is for a model: a hypothesis has been written already")
     check_torch_flags(options)
+    if options.ensemble is not None and options.model is None:
+        raise UserError(f"ensemble={options.ensemble!r} is for model, which is not given")
 
 
 def check_text(options: argparse.Namespace) -> None:

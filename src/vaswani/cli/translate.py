@@ -30,6 +30,7 @@ from .shared.flags import (
     add_batch_flags,
     add_decoding_flags,
     add_engine_flag,
+    add_ensemble_flag,
     add_model_flags,
     add_torch_flags,
     at_least_one,
@@ -46,6 +47,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags of the command."""
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
     line_by_line.add_file_flags(parser, "translate")
+    add_ensemble_flag(parser)
     add_engine_flag(parser)
     add_decoding_flags(parser)
     add_batch_flags(parser)

@@ -50,6 +50,16 @@ def add_engine_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_ensemble_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag for models that translate together with the first."""
+    parser.add_argument(
+        "--ensemble",
+        nargs="+",
+        metavar="DIR_OR_HUB_ID",
+        help="further models of the same vocabulary: the probability of a token is the mean over them and --model",
+    )
+
+
 def add_decoding_flags(parser: argparse._ActionsContainer) -> None:
     """Add the flags of the search; those not given are left to the model's generation_config.json."""
     parser.add_argument(
@@ -116,7 +126,7 @@ def add_torch_flags(parser: argparse._ActionsContainer) -> None:
 
 def check_torch_flags(options: argparse.Namespace) -> None:
     """Refuse flags that are for torch alone where another library computes."""
-    for name in ("shortlist", "torch_compile"):
+    for name in ("ensemble", "shortlist", "torch_compile"):
         if options.engine not in (None, "torch") and getattr(options, name):
             raise UserError(f"{name} is for engine 'torch', not for {options.engine!r}")
 

@@ -413,3 +413,25 @@ def test_a_baseline_is_computed_by_torch_and_has_its_own_tokenizer_beside_a_mode
     with pytest.raises(UserError, match="both were asked for"):
         evaluate([*published, "--tokenizer", "other", "--engine", "ctranslate2", "--baseline_model", "old"])
     assert asked == [("model", "other", "ctranslate2"), ("old", None, "torch")]
+
+
+def test_an_ensemble_is_judged_and_stands_in_no_card(published, tmp_path, capsys):
+    evaluate([*published, "--ensemble", "model", "model", "--baseline_model", "model", "--workers", "1"])
+    said = capsys.readouterr().out
+    assert "ensemble of 3" in said
+    assert "paired" in said.lower() or "p =" in said
+    assert not (tmp_path / "model" / "metrics.jsonl").exists()
+
+
+def test_a_baseline_is_no_part_of_the_ensemble(published, monkeypatch):
+    asked = []
+
+    def load(options):
+        asked.append((options.model, options.ensemble))
+        if len(asked) == 2:
+            raise UserError("both were asked for")
+
+    monkeypatch.setattr("vaswani.cli.evaluate.load_model", load)
+    with pytest.raises(UserError, match="both were asked for"):
+        evaluate([*published, "--ensemble", "other", "--baseline_model", "old"])
+    assert asked == [("model", ["other"]), ("old", None)]

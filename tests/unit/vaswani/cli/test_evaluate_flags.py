@@ -54,6 +54,14 @@ def test_what_no_baseline_uses_is_refused_beside_one(flags):
         check(parse(*FILES, "--source", "test.en", "--baseline_model", "other", *flags))
 
 
+def test_an_ensemble_begins_with_a_model():
+    check(parse(*MODEL, "--ensemble", "a", "b"))
+    with pytest.raises(UserError, match=r"^ensemble=\['a'\] is for model, which is not given$"):
+        check(parse(*FILES, "--ensemble", "a"))
+    with pytest.raises(UserError, match=r"^ensemble is for engine 'torch', not for 'onnxruntime'$"):
+        check(parse(*MODEL, "--ensemble", "a", "--engine", "onnxruntime"))
+
+
 @pytest.mark.parametrize("scored", [FILES, MODEL])
 @pytest.mark.parametrize(
     ("flag", "value"), [("split", "test"), ("dataset_config_name", "en-de"), ("source_lang", "en")]

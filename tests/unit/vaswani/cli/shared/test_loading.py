@@ -1,9 +1,12 @@
 import argparse
 
+import pytest
 import torch
 
 from vaswani.cli.shared import loading
 from vaswani.cli.shared.loading import load_model
+from vaswani.ensemble import Ensemble
+from vaswani.errors import UserError
 from vaswani.interop import engines
 
 
@@ -27,3 +30,29 @@ def test_cudnn_plans_no_attention(monkeypatch):
     monkeypatch.setattr(loading, "load", lambda *given, torch_compile: None)
     load_model(argparse.Namespace(engine="torch", **FLAGS))
     assert said == [False]
+
+
+def test_further_models_are_loaded_like_the_first_and_join_it(random_model, tokenizer, monkeypatch):
+    models, asked = {name: random_model(vocab_size=265) for name in "mab"}, []
+
+    def load(name, *given, torch_compile):
+        asked.append((name, *given, torch_compile))
+        return models[name], tokenizer
+
+    monkeypatch.setattr(loading, "load", load)
+    ensemble, theirs = load_model(argparse.Namespace(**FLAGS, torch_compile=True, ensemble=["a", "b"]))
+    assert asked == [(name, "t", "cpu", "int8", True) for name in "mab"]
+    assert isinstance(ensemble, Ensemble)
+    assert list(ensemble.members) == list(models.values())
+    assert theirs is tokenizer
+
+
+def test_models_with_another_vocabulary_do_not_join(random_model, tokenizer, monkeypatch):
+    class Other:
+        def get_vocab(self):
+            return tokenizer.get_vocab() | {"more": 265}
+
+    loaded = {"m": tokenizer, "a": Other()}
+    monkeypatch.setattr(loading, "load", lambda name, *given, torch_compile: (random_model(), loaded[name]))
+    with pytest.raises(UserError, match="ensemble='a' has another vocabulary than the model"):
+        load_model(argparse.Namespace(**FLAGS, ensemble=["a"]))

@@ -1,0 +1,170 @@
+"""Several models that translate as one: the probability of a token is the mean of theirs."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import CompileConfig, GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from .errors import UserError
+from .models.fusion_vaswani import AS_WRITTEN, Fused
+from .models.generation_vaswani import VaswaniGenerationMixin, max_positions
+from .models.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniPreTrainedModel
+from .models.search_vaswani import DecoderState
+from .models.translator_vaswani import shift_tokens_right
+
+
+# What must be the same in all members: a search counts their tokens and positions together.
+SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
+    """An ensemble of Transformers, for `generate` and for likelihoods; it can be neither trained nor saved.
+
+    Axis letters: see `modeling_vaswani.py`.
+
+    Parameters
+    ----------
+    members : sequence of VaswaniForConditionalGeneration
+        On one device. The first one's generation config counts.
+
+    Raises
+    ------
+    UserError
+        If one of them is of another kind, or counts tokens or positions otherwise than the first.
+    """
+
+    def __init__(self, members: Sequence[VaswaniForConditionalGeneration]):
+        for number, member in enumerate(members, 1):
+            if not isinstance(member, VaswaniForConditionalGeneration) or hasattr(member, "engine"):
+                raise UserError(
+                    f"model {number} of an ensemble is a {type(member).__name__}: all must be Transformers"
+                )
+            check_is_alike(members[0].config, member.config, number)
+        super().__init__(members[0].config)
+        self.members = nn.ModuleList(members)
+        self.generation_config = members[0].generation_config
+        self.eval()
+
+    @torch.no_grad()
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        encoder_outputs: None = None,  # transformers' `generate` looks here for what it may be given
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Return the (B, T, V) logarithms of mean probabilities as `logits`; `kwargs` as for the members, no cache."""
+        inputs = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, **kwargs}
+        return Seq2SeqLMOutput(logits=log_mean([member(input_ids, **inputs).logits for member in self.members]))
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Shift (B, T) labels right."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    def generate(
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """Search as the members' own `generate` does, with ids and a mask as the source.
+
+        Raises
+        ------
+        ValueError
+            If the call asks for anything else than our own searches: sampling, the scores of greedy search, ...
+        """
+        if not self.has_own_search(generation_config, **kwargs):
+            raise ValueError(
+                "an ensemble knows beam search, and greedy search without scores: all else takes one model"
+            )
+        return super().generate(inputs, generation_config, **kwargs)
+
+    def fused(self, compile_config: CompileConfig | None) -> Fused | None:
+        """Return what lies between the matrix products, as all members can have it."""
+        found = [member.fused(compile_config) for member in self.members]
+        return None if None in found else found[0]
+
+    def encode_source(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, fused: Fused = AS_WRITTEN
+    ) -> BaseModelOutput:
+        """Encode by all members: their states are the output's hidden states."""
+        states = []
+        for member in self.members:
+            encoded = member.encode_source(input_ids, attention_mask, fused)
+            if encoded is None:
+                encoded = member.get_encoder()(input_ids=input_ids, attention_mask=attention_mask)
+            states.append(encoded.last_hidden_state)
+        return BaseModelOutput(last_hidden_state=states[0], hidden_states=tuple(states))
+
+    def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> DecoderState:
+        """Return an `EnsembleState`."""
+        states = model_kwargs["encoder_outputs"].hidden_states
+        if states is None:
+            raise ValueError(
+                "an ensemble must be given input_ids and attention_mask, not what an encoder made of them"
+            )
+        return EnsembleState(
+            [
+                member.decoder_state(
+                    num_beams,
+                    {
+                        "attention_mask": model_kwargs["attention_mask"],
+                        "encoder_outputs": BaseModelOutput(last_hidden_state=own.repeat_interleave(num_beams, dim=0)),
+                    },
+                    fused,
+                )
+                for member, own in zip(self.members, states, strict=True)
+            ]
+        )
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: an ensemble is no model of its own."""
+        raise ValueError("an ensemble cannot be saved: save its members, or train one model on its translations")
+
+
+class EnsembleState:
+    """The `DecoderState` of an ensemble: those of its members, in step."""
+
+    def __init__(self, states: Sequence[DecoderState]):
+        self.states = states
+
+    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Return the (R, V) logarithms of mean probabilities of the next token."""
+        return log_mean([state.step(tokens, parents) for state in self.states])
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Keep only the (B',) sentences."""
+        for state in self.states:
+            state.select(sentences)
+
+    def cut_output(self, ids: torch.Tensor) -> None:
+        """Return the logarithms for the tokens with these (N,) ids alone, whose probabilities add up to 1."""
+        for state in self.states:
+            state.cut_output(ids)
+
+
+def log_mean(logits: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the logarithm of the mean of the probabilities that (..., V) logits stand for."""
+    log_probs = (own.float().log_softmax(-1) for own in logits)
+    return functools.reduce(torch.logaddexp, log_probs) - math.log(len(logits))
+
+
+def check_is_alike(first: Any, other: Any, number: int) -> None:
+    """Refuse a member whose tokens or positions are counted otherwise than the first one's."""
+    expected, found = (
+        {name: getattr(config, name) for name in SHARED} | {"max_position_embeddings": max_positions(config)}
+        for config in (first, other)
+    )
+    for name, value in found.items():
+        if value != expected[name]:
+            raise UserError(
+                f"model {number} of an ensemble has {name}={value}, but the first has {expected[name]}: all must have "
+                "the same tokens and positions"
+            )
+
+
+__all__ = ["Ensemble"]

@@ -1,0 +1,138 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from vaswani.ensemble import Ensemble
+from vaswani.errors import UserError
+from vaswani.evaluation import describe_decoding, negative_log_likelihood
+from vaswani.memory import Forecast
+from vaswani.translation import translate
+
+
+pytestmark = pytest.mark.smoke
+SENTENCES = ["one two", "three", "one two three four five six"]
+
+
+@pytest.fixture
+def members(random_model, tiny_config):
+    """Return three models with one vocabulary, the second of another depth, that do not repeat themselves."""
+    models = [random_model(tiny_config(vocab_size=265, decoder_layers=layers)).eval() for layers in (2, 1, 2)]
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.data.normal_(0, 0.5)
+        model.model.shared.weight.data[model.config.pad_token_id] = 0
+    return models
+
+
+@torch.no_grad()
+def mean_probabilities(members, source, tokens):
+    """Return those of the next token, computed without a cache, a search or a logarithm."""
+    return sum(member(**source, decoder_input_ids=tokens).logits[:, -1].softmax(-1) for member in members) / 3
+
+
+def test_greedy_search_takes_the_token_of_the_highest_mean_probability(members, tokenizer):
+    source = tokenizer("one two", return_tensors="pt")
+    pad = members[0].config.pad_token_id
+    tokens = torch.tensor([[pad]])
+    for _ in range(8):
+        probabilities = mean_probabilities(members, source, tokens)
+        probabilities[:, pad] = 0
+        tokens = torch.cat([tokens, probabilities.argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(
+        Ensemble(members).generate(**source, max_new_tokens=8, min_new_tokens=8, eos_token_id=pad), tokens
+    )
+    alone = members[0].generate(**source, max_new_tokens=8, min_new_tokens=8, eos_token_id=pad)
+    assert not torch.equal(alone, tokens)
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["as written", "hooked"])
+def test_the_score_of_beam_search_is_made_of_mean_probabilities(members, tokenizer, changed):
+    if changed:  # computed by transformers' methods, without our faster ones
+        members[1].model.encoder.layers[0].fc1.register_forward_hook(lambda *given: None)
+        members[2].model.decoder.layers[0].fc1.register_forward_hook(lambda *given: None)
+    settings = {"num_beams": 3, "length_penalty_alpha": 0.0, "max_new_tokens": 6, "return_dict_in_generate": True}
+    source = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    output = Ensemble(members).generate(**source, **settings)
+    for row, score in enumerate(output.sequences_scores):
+        one, tokens = {name: ids[row : row + 1] for name, ids in source.items()}, output.sequences[row : row + 1]
+        length = int((tokens[0, 1:] != members[0].config.pad_token_id).sum())
+        expected = sum(
+            mean_probabilities(members, one, tokens[:, : end + 1])[0, tokens[0, end + 1]].log()
+            for end in range(length)
+        )
+        assert_close(score, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_copies_of_a_model_translate_as_it_does(members, tokenizer):
+    given = {"num_beams": 3, "num_return_sequences": 3, "with_scores": True, "max_new_tokens": 9}
+    one, two = (translate(model, tokenizer, SENTENCES, **given) for model in (members[0], Ensemble([members[0]] * 2)))
+    assert [[each.text for each in row] for row in one] == [[each.text for each in row] for row in two]
+    assert [each.score for row in one for each in row] == pytest.approx([each.score for row in two for each in row])
+
+
+def test_workers_and_a_shortlist_serve_an_ensemble(members, tokenizer, monkeypatch):
+    monkeypatch.setattr("vaswani.workers.usable_cores", lambda: 2)
+    allowed = torch.arange(0, 264, 3)
+    given = {"num_beams": 2, "max_new_tokens": 5, "max_batch_tokens": 1, "shortlist": lambda ids: allowed}
+    one, two = (translate(Ensemble(members), tokenizer, SENTENCES, workers=count, **given) for count in (1, 2))
+    assert one == two
+    [whole] = translate(Ensemble(members), tokenizer, SENTENCES[:1], num_beams=2, max_new_tokens=5)
+    assert whole != one[0]
+
+
+def test_likelihood_is_that_of_mean_probabilities(members):
+    ids, mask, labels = (
+        torch.randint(1, 264, (2, 5)),
+        torch.ones(2, 5, dtype=torch.int64),
+        torch.randint(1, 264, (2, 4)),
+    )
+    start = torch.full((2, 1), members[0].config.decoder_start_token_id)
+    source, nll = {"input_ids": ids, "attention_mask": mask}, 0.0
+    for end in range(4):
+        probabilities = mean_probabilities(members, source, torch.cat([start, labels[:, :end]], dim=1))
+        nll -= probabilities.gather(1, labels[:, end : end + 1]).log().sum().item()
+    assert negative_log_likelihood(Ensemble(members), [(ids, mask, labels)]) == pytest.approx(nll / 8, abs=1e-4)
+
+
+def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer, random_model, tiny_config):
+    ensemble, source = Ensemble(members), tokenizer("one two", return_tensors="pt")
+    for settings in (
+        {"do_sample": True},
+        {"num_beams": 1, "return_dict_in_generate": True},
+        {"output_attentions": True},
+    ):
+        with pytest.raises(ValueError, match="an ensemble knows beam search, and greedy search without scores"):
+            ensemble.generate(**source, **settings)
+    with pytest.raises(ValueError, match="must be given input_ids and attention_mask"):
+        ensemble.generate(encoder_outputs=members[0].get_encoder()(**source), max_new_tokens=2)
+    with pytest.raises(ValueError, match="cannot be saved"):
+        ensemble.save_pretrained("nowhere")
+    with pytest.raises(UserError, match="an ensemble knows beam search, and greedy search without scores"):
+        translate(ensemble, tokenizer, SENTENCES, num_beams=1, with_scores=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocab_size": 270}, "model 2 of an ensemble has vocab_size=270, but the first has 265"),
+        (
+            {"position_embedding_type": "learned", "max_position_embeddings": 40},
+            "model 2 of an ensemble has max_position_embeddings=40, but the first has None",
+        ),
+    ],
+)
+def test_members_must_count_alike(members, random_model, tiny_config, change, message):
+    with pytest.raises(UserError, match=message):
+        Ensemble([members[0], random_model(tiny_config(**{"vocab_size": 265} | change))])
+
+
+def test_members_must_be_transformers(members):
+    with pytest.raises(UserError, match="model 2 of an ensemble is a Linear: all must be Transformers"):
+        Ensemble([members[0], torch.nn.Linear(2, 2)])
+
+
+def test_an_ensemble_is_named_and_no_memory_is_foretold(members, tokenizer):
+    ensemble = Ensemble(members)
+    assert describe_decoding(ensemble, {"num_beams": 1}).endswith("greedy, ensemble of 3")
+    assert Forecast(ensemble, {}).shortage(tokenizer, ["x" * 10**5], 4096) is None
