@@ -1,8 +1,7 @@
 """Several models that translate as one: the probability of a token is the mean of theirs."""
 
 import functools
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -59,9 +58,9 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
         encoder_outputs: None = None,  # transformers' `generate` looks here for what it may be given
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Return the (B, T, V) logarithms of mean probabilities as `logits`; `kwargs` as for the members, no cache."""
+        """Return the (B, T, V) `logits` of the mean probabilities; `kwargs` as for the members, without a cache."""
         inputs = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, **kwargs}
-        return Seq2SeqLMOutput(logits=log_mean([member(input_ids, **inputs).logits for member in self.members]))
+        return Seq2SeqLMOutput(logits=join(member(input_ids, **inputs).logits for member in self.members))
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Shift (B, T) labels right."""
@@ -133,8 +132,8 @@ class EnsembleState:
         self.states = states
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Return the (R, V) logarithms of mean probabilities of the next token."""
-        return log_mean([state.step(tokens, parents) for state in self.states])
+        """Return the (R, V) logits of the mean probabilities of the next token."""
+        return join(state.step(tokens, parents) for state in self.states)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the (B',) sentences."""
@@ -142,15 +141,14 @@ class EnsembleState:
             state.select(sentences)
 
     def cut_output(self, ids: torch.Tensor) -> None:
-        """Return the logarithms for the tokens with these (N,) ids alone, whose probabilities add up to 1."""
+        """Return the logits of the tokens with these (N,) ids alone, whose probabilities then add up to 1 in each."""
         for state in self.states:
             state.cut_output(ids)
 
 
-def log_mean(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the logarithm of the mean of the probabilities that (..., V) logits stand for."""
-    log_probs = (own.float().log_softmax(-1) for own in logits)
-    return functools.reduce(torch.logaddexp, log_probs) - math.log(len(logits))
+def join(logits: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the (..., V) logits whose softmax is the mean of the softmaxes of others."""
+    return functools.reduce(torch.logaddexp, (own.float().log_softmax(-1) for own in logits))
 
 
 def check_is_alike(first: Any, other: Any, number: int) -> None:

@@ -1,11 +1,18 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers import CompileConfig
 
-from vaswani.ensemble import Ensemble
+from vaswani.ensemble import Ensemble, EnsembleState
 from vaswani.errors import UserError
 from vaswani.evaluation import describe_decoding, negative_log_likelihood
 from vaswani.memory import Forecast
+from vaswani.models import modeling_vaswani
+from vaswani.models.fusion_vaswani import AS_WRITTEN
+from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.translation import translate
 
 
@@ -71,6 +78,39 @@ def test_copies_of_a_model_translate_as_it_does(members, tokenizer):
     assert [each.score for row in one for each in row] == pytest.approx([each.score for row in two for each in row])
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_sentences_that_are_done_are_dropped_by_all_members(members, tokenizer, num_beams):
+    ensemble, dropped = Ensemble(members), []
+    given = {"num_beams": num_beams, "extra_target_tokens": 0}
+    sentences = ["x" * length for length in (30, 2, 20, 3, 4, 2)]
+    together = translate(ensemble, tokenizer, sentences, **given)
+    assert together == [translate(ensemble, tokenizer, [sentence], **given)[0] for sentence in sentences]
+    state = EnsembleState([SimpleNamespace(select=dropped.append)] * 3)
+    state.select([0, 2])
+    assert dropped == [[0, 2]] * 3
+
+
+def test_all_members_compile_or_none(members, tokenizer, monkeypatch):
+    compiled, said = replace(AS_WRITTEN), []
+
+    def noting(method):
+        def run(self, *args):
+            said.append(args[-1])
+            return method(self, *args[:-1])
+
+        return run
+
+    kind = VaswaniForConditionalGeneration
+    for name in ("encode_source", "decoder_state"):
+        monkeypatch.setattr(kind, name, noting(getattr(kind, name)))
+    monkeypatch.setattr(modeling_vaswani, "compiled", lambda: compiled)
+    source = tokenizer("one two", return_tensors="pt")
+    Ensemble(members).generate(**source, max_new_tokens=2, compile_config=CompileConfig())
+    assert [each is compiled for each in said] == [True] * 6
+    members[2].model.decoder.layers[0].fc1.register_forward_hook(lambda *given: None)
+    assert Ensemble(members).fused(CompileConfig()) is None
+
+
 def test_workers_and_a_shortlist_serve_an_ensemble(members, tokenizer, monkeypatch):
     monkeypatch.setattr("vaswani.workers.usable_cores", lambda: 2)
     allowed = torch.arange(0, 264, 3)
@@ -134,5 +174,6 @@ def test_members_must_be_transformers(members):
 
 def test_an_ensemble_is_named_and_no_memory_is_foretold(members, tokenizer):
     ensemble = Ensemble(members)
+    assert ensemble.generation_config is members[0].generation_config
     assert describe_decoding(ensemble, {"num_beams": 1}).endswith("greedy, ensemble of 3")
     assert Forecast(ensemble, {}).shortage(tokenizer, ["x" * 10**5], 4096) is None
