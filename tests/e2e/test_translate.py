@@ -90,6 +90,19 @@ def test_n_best_lists_come_with_scores_and_in_order(model, tmp_path, capfd):
         assert len({text for _, text in rows[first : first + 3]}) == 3
 
 
+def test_an_ensemble_of_a_model_and_itself_translates_as_it_does(model, tmp_path, capfd):
+    (tmp_path / "in").write_text("one two\n\nsix nine\n")
+    flags = ["translate", "--model", model, "--input", str(tmp_path / "in"), "--num_beams", "4", "--scores", "--quiet"]
+    outputs = []
+    for further in ([], ["--ensemble", model, model]):
+        assert main([*flags, *further]) == 0
+        outputs.append([line.split("\t") for line in capfd.readouterr().out.splitlines()])
+    alone, together = ([text for _, text in rows] for rows in outputs)
+    assert alone == together == ["zwei eins", "", "neun sechs"]
+    scores = [[float(score) for score, _ in rows] for rows in outputs]
+    assert scores[0] == pytest.approx(scores[1], abs=2e-4)
+
+
 def test_with_a_shortlist_of_the_training_text_a_model_says_the_same(model, corpus, numbers, tmp_path, capfd):
     shutil.copytree(model, tmp_path / "model")
     pairs = [line.split("\t") for line in (corpus / "train.tsv").read_text(encoding="utf-8").splitlines()]
