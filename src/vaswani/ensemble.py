@@ -69,13 +69,19 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
     def generate(
         self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
     ) -> Any:
-        """Search as the members' own `generate` does, with ids and a mask as the source.
+        """Search as the members' own `generate` does.
 
         Raises
         ------
         ValueError
-            If the call asks for anything else than our own searches: sampling, the scores of greedy search, ...
+            If the call asks for anything else than our own searches, such as sampling or the scores of greedy search,
+            or its source is not given as ids.
         """
+        ids = kwargs.get("input_ids") if inputs is None else inputs
+        if ids is None or kwargs.get("encoder_outputs") is not None:
+            raise ValueError("an ensemble must be given input_ids, which each of its members encodes by itself")
+        if kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = (ids != self.config.pad_token_id).long()
         if not self.has_own_search(generation_config, **kwargs):
             raise ValueError(
                 "an ensemble knows beam search, and greedy search without scores: all else takes one model"
@@ -101,24 +107,12 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> DecoderState:
         """Return an `EnsembleState`."""
-        states = model_kwargs["encoder_outputs"].hidden_states
-        if states is None:
-            raise ValueError(
-                "an ensemble must be given input_ids and attention_mask, not what an encoder made of them"
-            )
-        return EnsembleState(
-            [
-                member.decoder_state(
-                    num_beams,
-                    {
-                        "attention_mask": model_kwargs["attention_mask"],
-                        "encoder_outputs": BaseModelOutput(last_hidden_state=own.repeat_interleave(num_beams, dim=0)),
-                    },
-                    fused,
-                )
-                for member, own in zip(self.members, states, strict=True)
-            ]
-        )
+        states, mask = [], model_kwargs["attention_mask"]
+        for member, own in zip(self.members, model_kwargs["encoder_outputs"].hidden_states, strict=True):
+            encoded = BaseModelOutput(last_hidden_state=own.repeat_interleave(num_beams, dim=0))
+            inputs = {"encoder_outputs": encoded, "attention_mask": mask}  # not the one cache that is made for all
+            states.append(member.decoder_state(num_beams, inputs, fused))
+        return EnsembleState(states)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse: an ensemble is no model of its own."""

@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 from transformers import CompileConfig
 
+from vaswani import TranslationPipeline
 from vaswani.ensemble import Ensemble, EnsembleState
 from vaswani.errors import UserError
 from vaswani.evaluation import describe_decoding, negative_log_likelihood
@@ -135,6 +136,19 @@ def test_likelihood_is_that_of_mean_probabilities(members):
     assert negative_log_likelihood(Ensemble(members), [(ids, mask, labels)]) == pytest.approx(nll / 8, abs=1e-4)
 
 
+def test_a_source_without_a_mask_is_read_up_to_its_padding(members, tokenizer):
+    ensemble, source = Ensemble(members), tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    expected = ensemble.generate(**source, max_new_tokens=6)
+    assert torch.equal(ensemble.generate(source.input_ids, max_new_tokens=6), expected)
+    assert torch.equal(ensemble.generate(input_ids=source.input_ids, max_new_tokens=6), expected)
+
+
+def test_a_pipeline_takes_an_ensemble(members, tokenizer):
+    pipe = TranslationPipeline(model=Ensemble(members), tokenizer=tokenizer)
+    texts = [found["translation_text"] for found in pipe(SENTENCES, max_new_tokens=6)]
+    assert texts == [best.text for [best] in translate(Ensemble(members), tokenizer, SENTENCES, max_new_tokens=6)]
+
+
 def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer, random_model, tiny_config):
     ensemble, source = Ensemble(members), tokenizer("one two", return_tensors="pt")
     for settings in (
@@ -144,7 +158,7 @@ def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer, random_model,
     ):
         with pytest.raises(ValueError, match="an ensemble knows beam search, and greedy search without scores"):
             ensemble.generate(**source, **settings)
-    with pytest.raises(ValueError, match="must be given input_ids and attention_mask"):
+    with pytest.raises(ValueError, match="an ensemble must be given input_ids"):
         ensemble.generate(encoder_outputs=members[0].get_encoder()(**source), max_new_tokens=2)
     with pytest.raises(ValueError, match="cannot be saved"):
         ensemble.save_pretrained("nowhere")
