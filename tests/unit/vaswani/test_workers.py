@@ -80,11 +80,12 @@ def test_a_worker_computes_with_one_thread_even_after_this_process_used_several(
 
 def test_a_worker_keeps_the_memory_that_tensors_free():
     def faults(task):
-        for _ in range(3):
+        counts = []
+        for _ in range(12):  # the first of them may take what a worker has from its parent and never wrote to
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             torch.ones(2**24)  # 64 MiB, which glibc would return each time
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(2**24)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+            counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        return min(counts)
 
     assert max(run(faults).values()) < 1000  # of pages, of which there are 16,384
 
