@@ -19,12 +19,13 @@ from .models.translator_vaswani import shift_tokens_right
 
 # What must be the same in all members: a search counts their tokens and positions together.
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+NEEDS_IDS = "an ensemble must be given input_ids, which each of its members encodes by itself"
 
 
 class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
     """An ensemble of Transformers, for `generate` and for likelihoods; it can be neither trained nor saved.
 
-    Axis letters: see `modeling_vaswani.py`.
+    The paper's own results are of single models; Table 2 has ensembles of others beside them. Axis letters: see `modeling_vaswani.py`.
 
     Parameters
     ----------
@@ -59,6 +60,8 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Return the (B, T, V) `logits` of the mean probabilities; `kwargs` as for the members, without a cache."""
+        if encoder_outputs is not None:
+            raise ValueError(NEEDS_IDS)
         inputs = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, **kwargs}
         return Seq2SeqLMOutput(logits=join(member(input_ids, **inputs).logits for member in self.members))
 
@@ -79,7 +82,7 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
         """
         ids = kwargs.get("input_ids") if inputs is None else inputs
         if ids is None or kwargs.get("encoder_outputs") is not None:
-            raise ValueError("an ensemble must be given input_ids, which each of its members encodes by itself")
+            raise ValueError(NEEDS_IDS)
         if kwargs.get("attention_mask") is None:
             kwargs["attention_mask"] = (ids != self.config.pad_token_id).long()
         if not self.has_own_search(generation_config, **kwargs):

@@ -160,6 +160,8 @@ def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer, random_model,
             ensemble.generate(**source, **settings)
     with pytest.raises(ValueError, match="an ensemble must be given input_ids"):
         ensemble.generate(encoder_outputs=members[0].get_encoder()(**source), max_new_tokens=2)
+    with pytest.raises(ValueError, match="an ensemble must be given input_ids"):
+        ensemble(**source, decoder_input_ids=source["input_ids"], encoder_outputs=members[0].get_encoder()(**source))
     with pytest.raises(ValueError, match="cannot be saved"):
         ensemble.save_pretrained("nowhere")
     with pytest.raises(UserError, match="an ensemble knows beam search, and greedy search without scores"):
