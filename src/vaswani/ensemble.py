@@ -25,7 +25,9 @@ NEEDS_IDS = "an ensemble must be given input_ids, which each of its members enco
 class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
     """An ensemble of Transformers, for `generate` and for likelihoods; it can be neither trained nor saved.
 
-    The paper's own results are of single models; Table 2 has ensembles of others beside them. Axis letters: see `modeling_vaswani.py`.
+    The paper's own results are of single models; Table 2 has ensembles of others beside them.
+
+    Axis letters: see `modeling_vaswani.py`.
 
     Parameters
     ----------

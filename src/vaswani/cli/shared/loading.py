@@ -31,7 +31,10 @@ def load_model(options: argparse.Namespace) -> Loaded:
         torch.backends.cuda.enable_cudnn_sdp(False)
         how = {"torch_compile": flags.get("torch_compile", False)}
         loaded, names = load(*where, **how), flags.get("ensemble") or []
-        return join(*loaded, [(name, *load(name, *where[1:], **how)) for name in names]) if names else loaded
+        try:
+            return join(*loaded, [(name, *load(name, *where[1:], **how)) for name in names]) if names else loaded
+        except UserError as error:
+            raise UserError(f"ensemble: {error}") from error
     from vaswani.interop.engines import load_engine  # with libraries that are an extra
 
     return load_engine(engine, *where, flags.get("workers"))
@@ -47,5 +50,5 @@ def join(model: Any, tokenizer: PreTrainedTokenizerBase, others: Sequence[tuple[
     """
     for name, _, their_tokenizer in others:
         if their_tokenizer.get_vocab() != tokenizer.get_vocab():
-            raise UserError(f"ensemble={name!r} has another vocabulary than the model: all must share one tokenizer")
+            raise UserError(f"model={name!r} has another vocabulary than the first: all must share one tokenizer")
     return Ensemble([model, *(other for _, other, _ in others)]), tokenizer

@@ -98,6 +98,7 @@ def test_a_saved_model_keeps_the_papers_settings(model, source, searches, tmp_pa
         ({"length_penalty": 1.0, "return_dict_in_generate": True}, "transformers_beam_search"),
         ({"length_penalty": 1.0, "do_sample": True}, None),
         ({"do_sample": True}, None),
+        ({"generation_config": GenerationConfig(do_sample=True)}, None),
         ({"do_sample": True, "num_beams": 1, "num_return_sequences": 3}, None),
         ({"output_attentions": True, "return_dict_in_generate": True}, None),
         ({"num_beams": 1, "return_dict_in_generate": True}, None),
