@@ -54,5 +54,5 @@ def test_models_with_another_vocabulary_do_not_join(random_model, tokenizer, mon
 
     loaded = {"m": tokenizer, "a": Other()}
     monkeypatch.setattr(loading, "load", lambda name, *given, torch_compile: (random_model(), loaded[name]))
-    with pytest.raises(UserError, match="^ensemble: model='a' has another vocabulary than the first"):
+    with pytest.raises(UserError, match=r"^ensemble: model='a' has another vocabulary than the first"):
         load_model(argparse.Namespace(**FLAGS, ensemble=["a"]))
