@@ -37,10 +37,12 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
     Raises
     ------
     UserError
-        If one of them is of another kind, or counts tokens or positions otherwise than the first.
+        If there is none, or one of them is of another kind, or counts tokens or positions otherwise than the first.
     """
 
     def __init__(self, members: Sequence[VaswaniForConditionalGeneration]):
+        if not members:
+            raise UserError(f"members={members!r} of an ensemble must be one model or more")
         for number, member in enumerate(members, 1):
             if not isinstance(member, VaswaniForConditionalGeneration) or hasattr(member, "engine"):
                 raise UserError(

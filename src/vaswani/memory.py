@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .models.decoding_vaswani import PAPERS_DECODING
+from .models.decoding_vaswani import PAPERS_DECODING, wishes
 from .models.encoding_vaswani import MAX_POSITIONS, attention_dtype
 from .models.generation_vaswani import max_positions, output_limit
 from .models.int8_vaswani import is_quantized
@@ -185,12 +185,11 @@ class Forecast:
     ) -> str | None:
         """Say in a sentence that there is too little memory to translate these sentences; None where there is enough.
 
-        None, too, where nothing can be foretold: on a GPU, for an ensemble, for a model that is no Transformer of
-        ours, and where the system does not tell what is available, as only Linux does.
+        None, too, where nothing can be foretold: on a GPU, for a model that is no Transformer of ours, and where the
+        system does not tell what is available, as only Linux does.
         """
         available = available_bytes()
-        is_one = self.model.config.model_type == "vaswani" and not hasattr(self.model, "members")
-        is_known = is_one and self.model.device.type == "cpu"
+        is_known = self.model.config.model_type == "vaswani" and self.model.device.type == "cpu"
         given = [sentence for sentence in sentences if sentence.strip()]
         if available is None or not is_known or not given:
             return None
@@ -226,15 +225,18 @@ class Forecast:
 
     def peak(self, lengths: Sequence[int], max_batch_tokens: int) -> float:
         """Return the most bytes that translating sources of these lengths takes."""
-        config, weight_bytes = self.model.config, self.model.get_memory_footprint()
-        dtype, cache_dtype = self.dtype, attention_dtype(self.model)
         batches = list(self._batches(lengths, max_batch_tokens))
-        peak = predict_peak(config, batches, weight_bytes, dtype, cache_dtype, self.workers)
-        if self.with_likelihood:
-            tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths))
-            scoring = likelihood_bytes(config, tokens, itemsize_beside(dtype))
-            peak = max(peak, resident_bytes(weight_bytes, dtype) + scoring)
-        return peak + min(self.workers, len(batches)) * kernel_bytes(len(batches), dtype)
+        members = getattr(self.model, "members", [self.model])  # of an ensemble: all at work with the same batch
+        tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths)) if self.with_likelihood else 0
+        peak = FLOOR_BYTES + sum(self._peak_of(member, batches, tokens) - FLOOR_BYTES for member in members)
+        return peak + min(self.workers, len(batches)) * kernel_bytes(len(batches), self.dtype)
+
+    def _peak_of(self, model: PreTrainedModel, batches: Iterable[Batch], scored_tokens: int) -> float:
+        """Return what these batches take with one model, and the references' tokens that it scores at a time."""
+        config, weight_bytes = model.config, model.get_memory_footprint()
+        peak = predict_peak(config, batches, weight_bytes, self.dtype, attention_dtype(model), self.workers)
+        scoring = likelihood_bytes(config, scored_tokens, itemsize_beside(self.dtype))
+        return max(peak, resident_bytes(weight_bytes, self.dtype) + scoring)
 
     def _batches(self, lengths: Sequence[int], max_batch_tokens: int) -> Iterator[Batch]:
         """Yield the shapes of the batches that `translate` makes of such sources."""
@@ -253,11 +255,13 @@ class Forecast:
             )
 
     def _output_length(self, source_length: int) -> int:
-        settings = self.model.generation_config
-        extra = getattr(settings, "extra_target_tokens", None)
-        extra = PAPERS_DECODING["extra_target_tokens"] if extra is None else extra
-        given = self.arguments.get("max_new_tokens") or settings.max_new_tokens
-        return given or output_limit(self.model.config, source_length, extra)
+        levels = PAPERS_DECODING, wishes(self.model.generation_config), self.arguments  # the last one first
+        limits = {name: value for level in levels for name, value in level.items() if value is not None}
+        if "max_new_tokens" in limits:
+            return limits["max_new_tokens"]
+        if "max_length" in limits:  # the decoder's start included
+            return limits["max_length"] - 1
+        return output_limit(self.model.config, source_length, limits["extra_target_tokens"])
 
 
 def available_bytes() -> int | None:

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +11,6 @@ from vaswani import TranslationPipeline
 from vaswani.ensemble import Ensemble, EnsembleState
 from vaswani.errors import UserError
 from vaswani.evaluation import describe_decoding, negative_log_likelihood
-from vaswani.memory import Forecast
 from vaswani.models import modeling_vaswani
 from vaswani.models.fusion_vaswani import AS_WRITTEN
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
@@ -184,12 +184,13 @@ def test_members_must_count_alike(members, random_model, tiny_config, change, me
 
 
 def test_members_must_be_transformers(members):
+    with pytest.raises(UserError, match=re.escape("members=[] of an ensemble must be one model or more")):
+        Ensemble([])
     with pytest.raises(UserError, match="model 2 of an ensemble is a Linear: all must be Transformers"):
         Ensemble([members[0], torch.nn.Linear(2, 2)])
 
 
-def test_an_ensemble_is_named_and_no_memory_is_foretold(members, tokenizer):
+def test_an_ensemble_is_named(members):
     ensemble = Ensemble(members)
     assert ensemble.generation_config is members[0].generation_config
     assert describe_decoding(ensemble, {"num_beams": 1}).endswith("greedy, ensemble of 3")
-    assert Forecast(ensemble, {}).shortage(tokenizer, ["x" * 10**5], 4096) is None

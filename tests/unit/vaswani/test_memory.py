@@ -8,6 +8,7 @@ import torch
 
 from training.benchmarks.processes import run_and_watch
 from vaswani import VaswaniConfig, memory
+from vaswani.ensemble import Ensemble
 from vaswani.memory import Batch, Forecast, available_bytes, batch_bytes, predict_peak
 from vaswani.models.int8_vaswani import kernel_problem, quantize
 
@@ -241,8 +242,26 @@ def test_outputs_are_as_long_as_the_settings_allow(forecast):
     assert forecast._output_length(10) == 310
     forecast.model.generation_config.extra_target_tokens = 0
     assert forecast._output_length(10) == 10
+    forecast.model.generation_config.max_length = 20  # transformers' own default, which nobody asked for
+    assert forecast._output_length(10) == 10
+    forecast.model.generation_config.max_length = 31
+    assert forecast._output_length(10) == 30
     forecast.model.generation_config.max_new_tokens = 9
     assert forecast._output_length(10) == 9
+
+
+def test_an_ensemble_takes_the_sum_of_its_members(forecast, random_model, tokenizer, monkeypatch):
+    monkeypatch.setattr(memory, "FLOOR_BYTES", 0)
+    larger = random_model(vocab_size=265, d_model=64)
+    alone = [replace(forecast, model=model) for model in (forecast.model, larger)]
+    both = replace(forecast, model=Ensemble([forecast.model, larger]))
+    for how in ({}, {"with_likelihood": True}, {"workers": 2}):
+        peaks = [replace(case, **how).peak([8] * 64, 256) for case in (*alone, both)]
+        assert peaks[2] == pytest.approx(peaks[0] + peaks[1])
+    monkeypatch.setattr(memory, "FLOOR_BYTES", 1e9)
+    assert 1e9 < both.peak([8], 16) < 1.1e9  # one process
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+    assert both.shortage(tokenizer, WORDS, 64).startswith("this may need 1 GB of memory")
 
 
 def test_each_batch_is_foretold_as_it_will_be(forecast):
