@@ -18,6 +18,8 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
+from training.checkpoints.fingerprint import run_fingerprint
+from training.checkpoints.manager import CheckpointManager
 from training.data.preparation import Prepared, describe_counts, lengths, prepare
 from training.machine import usable_cores
 from training.publishing.folder import publish
@@ -26,8 +28,6 @@ from training.recipe import parse_settings
 from training.reports.records import read_runs
 from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
-from training.trainer.checkpoint_manager import CheckpointManager
-from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook, describe_training
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, check_attention, check_lengths, load_config

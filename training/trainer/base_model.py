@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, GenerationConfig
 
+from training.checkpoints.fingerprint import weights_checksum
 from training.data.sentence_encoder import description
 from training.data.vocabulary import load_named_tokenizer
 from training.settings import ModelSettings, TrainingSettings
-from training.trainer.fingerprint import weights_checksum
 from training.trainer.model import check_attention, check_is_ours, load_config
 from vaswani.errors import UserError, not_found
 from vaswani.models.configuration_vaswani import TranslatorConfig

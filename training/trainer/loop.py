@@ -15,6 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast_object_list
 from datasets import Dataset
 
+from training.checkpoints.manager import CheckpointManager, ChosenWeights, Progress, Sums
+from training.checkpoints.sharding import full_tensor
 from training.cpu.model import why_not
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import Update, load_batches, load_updates, plan_updates
@@ -22,9 +24,7 @@ from training.data.preparation import Prepared, encode_epoch, lengths
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
-from training.trainer.checkpoint_manager import CheckpointManager, ChosenWeights, Progress, Sums
 from training.trainer.logbook import Logbook, as_time
-from training.trainer.sharding import full_tensor
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
 from vaswani.evaluation import evaluate

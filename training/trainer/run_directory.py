@@ -12,9 +12,9 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from filelock import FileLock, SoftFileLock, Timeout
 
+from training.checkpoints.files import check_checkpoint
 from training.recipe import parse_settings
 from training.settings import TrainingSettings
-from training.trainer.checkpoints import check_checkpoint
 from vaswani.errors import UserError
 
 

@@ -17,6 +17,9 @@ from accelerate.utils import DistributedType
 from packed_attention import attention_by_blocks
 from tokenizers import Tokenizer, models
 
+from training.checkpoints.files import list_checkpoints
+from training.checkpoints.fingerprint import run_fingerprint
+from training.checkpoints.manager import CheckpointManager, ChosenWeights
 from training.data.preparation import prepare
 from training.gpu import objective as packed_module
 from training.gpu.objective import PackedObjective
@@ -24,9 +27,6 @@ from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.recipe import parse_settings
 from training.trainer import loop as loop_module
-from training.trainer.checkpoint_manager import CheckpointManager, ChosenWeights
-from training.trainer.checkpoints import list_checkpoints
-from training.trainer.fingerprint import run_fingerprint
 from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, load_config

@@ -10,8 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from training.settings import RunSettings
-from training.trainer.checkpoints import (
+from training.checkpoints.files import (
     average_checkpoints,
     damage,
     find_checkpoint,
@@ -22,8 +21,9 @@ from training.trainer.checkpoints import (
     set_aside,
     step_of,
 )
-from training.trainer.fingerprint import differences
-from training.trainer.sharding import full_tensor, load_tensors, optimizer_tensors
+from training.checkpoints.fingerprint import differences
+from training.checkpoints.sharding import full_tensor, load_tensors, optimizer_tensors
+from training.settings import RunSettings
 from vaswani.errors import UserError
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 

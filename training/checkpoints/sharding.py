@@ -10,7 +10,7 @@ from accelerate.utils import broadcast, broadcast_object_list
 from safetensors import safe_open
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from training.trainer.checkpoints import OPTIMIZER, WEIGHTS
+from training.checkpoints.files import OPTIMIZER, WEIGHTS
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from training.trainer.checkpoints import (
+from training.checkpoints.files import (
     average_checkpoints,
     check_checkpoint,
     damage,

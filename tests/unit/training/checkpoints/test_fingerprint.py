@@ -1,8 +1,8 @@
 from datasets import DatasetDict
 from flat_settings import make_settings
 
+from training.checkpoints.fingerprint import FREE, differences, run_fingerprint
 from training.recipe import NAMES
-from training.trainer.fingerprint import FREE, differences, run_fingerprint
 from vaswani.tokenization import train_tokenizer
 
 

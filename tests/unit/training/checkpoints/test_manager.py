@@ -6,10 +6,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from training.checkpoints import manager as checkpoint_manager
+from training.checkpoints.files import STATE, WEIGHTS
+from training.checkpoints.manager import CheckpointManager, Progress, Sums
 from training.settings import RunSettings
-from training.trainer import checkpoint_manager
-from training.trainer.checkpoint_manager import CheckpointManager, Progress, Sums
-from training.trainer.checkpoints import STATE, WEIGHTS
 from vaswani.errors import UserError
 
 

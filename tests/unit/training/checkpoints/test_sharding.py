@@ -9,9 +9,9 @@ from accelerate import Accelerator
 from torch import distributed
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from training.trainer import sharding
-from training.trainer.checkpoints import save_checkpoint
-from training.trainer.sharding import full_tensor, load_tensors, optimizer_tensors
+from training.checkpoints import sharding
+from training.checkpoints.files import save_checkpoint
+from training.checkpoints.sharding import full_tensor, load_tensors, optimizer_tensors
 
 
 @pytest.fixture
