@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -12,19 +11,18 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 
 from training.checkpoints.manager import CheckpointManager, ChosenWeights, Progress, Sums
 from training.checkpoints.sharding import full_tensor
-from training.cpu.model import why_not
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import Update, load_batches, load_updates, plan_updates
 from training.data.preparation import Prepared, encode_epoch, lengths
-from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
 from training.trainer.logbook import Logbook, as_time
+from training.trainer.minimization import freeze_key_biases, make_objective, make_optimizer, packs
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
 from vaswani.evaluation import evaluate
@@ -91,16 +89,10 @@ class TrainingLoop:
         self.logging_steps = settings.reporting.logging_steps
         self.stop = StopRequest(self.run.max_time)
         freeze_key_biases(checkpoints.trained)
-        self.packed_tokens = self.optimization.max_tokens_per_device if self.packs() else None
-        objective = self.make_objective()
-        # "We used the Adam optimizer with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 10^-9" (section 5.3).
-        optimizer = torch.optim.Adam(
-            decayed_apart(objective, self.optimization.weight_decay),
-            betas=(self.optimization.adam_beta1, self.optimization.adam_beta2),
-            eps=self.optimization.adam_epsilon,
-            decoupled_weight_decay=True,
-            fused=True,
-        )
+        is_packed = packs(checkpoints.trained, accelerator, settings, logbook.say)
+        self.packed_tokens = self.optimization.max_tokens_per_device if is_packed else None
+        objective = make_objective(checkpoints.trained, accelerator, settings, is_packed, logbook.say)
+        optimizer = make_optimizer(objective, self.optimization)
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
         self.weights = list(checkpoints.trained.parameters())
         self.divider = None
@@ -110,57 +102,6 @@ class TrainingLoop:
         self.paused, self.ends = 0.0, list[float]()
         self.last_log_time = self.last_save_time = time.perf_counter()
         self.tokens_before = 0.0
-
-    def make_objective(self) -> torch.nn.Module:
-        """Put the model and its training loss together, in the form that is fastest here."""
-        # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
-        model, label_smoothing = self.checkpoints.trained, self.optimization.label_smoothing
-        if self.packed_tokens:
-            from training.gpu.objective import PackedObjective  # brings torch's compiler, a second of a start
-
-            return PackedObjective(model, label_smoothing, self.run.torch_compile)
-        with_kernels = self.use_kernels()
-        objective = LabelSmoothedObjective(model, label_smoothing, self.optimization.rdrop_alpha, with_kernels)
-        if self.run.torch_compile:
-            objective.compile(dynamic=True)  # the model within stays as it is for evaluation
-        return objective
-
-    def packs(self) -> bool:
-        """Tell whether sentences stand one after another, as they can on a GPU, and say so, or why not."""
-        if self.accelerator.device.type != "cuda":
-            return False
-        if self.optimization.rdrop_alpha is not None:
-            reason = "R-Drop wants each batch twice"
-        elif self.accelerator.distributed_type == DistributedType.FSDP:
-            reason = "FSDP wants whole layers"
-        else:
-            from training.gpu.objective import why_not as why_padded
-
-            types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-            dtype = types.get(self.accelerator.mixed_precision, torch.float32)
-            reason = why_padded(self.checkpoints.trained, self.accelerator.device, dtype)
-        said = "stand one after another, without padding" if reason is None else f"are padded: {reason}"
-        self.logbook.say(f"Sentences {said}")
-        return reason is None
-
-    def use_kernels(self) -> bool:
-        """Tell whether `training.cpu` computes what lies between the matrix products, and say so, or why not."""
-        if self.accelerator.device.type != "cpu":
-            return False
-        if self.accelerator.mixed_precision != "bf16":
-            reason = f"they are for mixed_precision='bf16', and it is {self.accelerator.mixed_precision!r}"
-        elif self.run.torch_compile:
-            reason = "torch_compile is true"
-        elif self.accelerator.distributed_type == DistributedType.FSDP:
-            reason = "they do not go together with FSDP"
-        else:
-            reason = why_not(self.checkpoints.trained)
-        said = "kernels in C, attention included" if reason is None else f"PyTorch, not kernels in C: {reason}"
-        self.logbook.say(f"Between the matrix products: {said}")
-        # oneDNN keeps the code that it makes for each shape of a matrix product. Batches have thousands of shapes, few
-        # of which return soon: its usual 1,024 take 0.6 GB and save no time. The kernels leave some 500 shapes.
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64" if reason else "512")
-        return reason is None
 
     def resume(self) -> None:
         """Resume from a checkpoint, where the settings say so and there is one.
@@ -477,25 +418,3 @@ class TrainingLoop:
         if result is None:
             self.interrupt(self.stop.reason() or "the main process was asked to end")
         return result
-
-
-def decayed_apart(module: torch.nn.Module, weight_decay: float | None) -> list[dict[str, Any]]:
-    """Return the groups of weights of the optimizer: with decay, matrices apart from biases and gains."""
-    weights = list(module.parameters())
-    if weight_decay is None:
-        return [{"params": weights}]
-    return [
-        {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": weight_decay},
-        {"params": [weight for weight in weights if weight.dim() < 2]},
-    ]
-
-
-def freeze_key_biases(model: torch.nn.Module) -> None:
-    """Keep the biases of W^K at zero, where they begin.
-
-    A key bias shifts all scores of a query equally, so the softmax cancels it. Its gradient is rounding noise, which
-    Adam would turn into full-size random steps.
-    """
-    for name, weight in model.named_parameters():
-        if name.endswith("k_proj.bias"):
-            weight.requires_grad_(False)

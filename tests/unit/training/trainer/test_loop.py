@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
 from packed_attention import attention_by_blocks
 from tokenizers import Tokenizer, models
 
@@ -27,6 +26,7 @@ from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
 from training.recipe import parse_settings
 from training.trainer import loop as loop_module
+from training.trainer import minimization
 from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, load_config
@@ -71,7 +71,7 @@ def fail_at(monkeypatch, steps):
             sums = super().forward(*batch)
             return sums._replace(loss=sums.loss * (math.nan if next(calls) in steps else 1.0))
 
-    monkeypatch.setattr(loop_module, "LabelSmoothedObjective", Failing)
+    monkeypatch.setattr(minimization, "LabelSmoothedObjective", Failing)
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted(make_loop, monkeypatch, capsys):
@@ -391,57 +391,6 @@ def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
     assert [row["learning_rate"] for row in rows(loop)] == rates
 
 
-@pytest.mark.parametrize(
-    ("precision", "settings", "reason", "said"),
-    [
-        ("bf16", {}, None, "kernels in C, attention included"),
-        ("bf16", {"torch_compile": "true"}, None, "PyTorch, not kernels in C: torch_compile is true"),
-        ("bf16", {}, "a reason", "PyTorch, not kernels in C: a reason"),
-        ("no", {}, None, "PyTorch, not kernels in C: they are for mixed_precision='bf16', and it is 'no'"),
-    ],
-)
-def test_it_says_what_computes_between_products_and_that_does_it(
-    make_loop, monkeypatch, capsys, precision, settings, reason, said
-):
-    monkeypatch.setattr(Accelerator, "mixed_precision", precision)
-    monkeypatch.setattr(loop_module, "why_not", lambda model: reason)
-    for chosen in ("2000", None):  # by the user, or by nobody
-        monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
-        if chosen:
-            monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", chosen)
-        loop = make_loop(**settings)
-        assert f"Between the matrix products: {said}\n" in capsys.readouterr().out
-        with_kernels = said.startswith("kernels")
-        assert loop.objective.with_kernels == with_kernels
-        expected = chosen or ("512" if with_kernels else "64")
-        assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "settings", "sharded", "reason", "said"),
-    [
-        ("cuda", {}, False, None, "stand one after another, without padding"),
-        ("cuda", {"rdrop_alpha": 5.0}, False, None, "are padded: R-Drop wants each batch twice"),
-        ("cuda", {}, True, None, "are padded: FSDP wants whole layers"),
-        ("cuda", {}, False, "a reason", "are padded: a reason"),
-        ("cpu", {}, False, None, None),
-    ],
-)
-def test_it_says_whether_sentences_are_padded(make_loop, monkeypatch, device, settings, sharded, reason, said):
-    loop = make_loop(**settings)
-    kind = DistributedType.FSDP if sharded else DistributedType.NO
-    lines, asked = [], []
-    loop.logbook = SimpleNamespace(say=lines.append)
-    monkeypatch.setattr(packed_module, "why_not", lambda *given: asked.append(given) or reason)
-    place, model = torch.device(device), loop.checkpoints.trained
-    for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("no", torch.float32)):
-        loop.accelerator = SimpleNamespace(device=place, distributed_type=kind, mixed_precision=precision)
-        lines.clear()
-        assert loop.packs() == (said is not None and "padded:" not in said)
-        assert not asked or asked.pop() == (model, place, dtype)
-    assert lines == ([] if said is None else [f"Sentences {said}"])
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, monkeypatch, compiled):
     given = {"max_tokens_per_batch": 300, "max_tokens_per_device": 200, "length_groups": 4, "max_steps": 6}
@@ -450,7 +399,7 @@ def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, mon
     batches = [len(next(padded.updates()).batches)]
     padded.train()
     wanted = rows(padded)
-    monkeypatch.setattr(TrainingLoop, "packs", lambda self: True)
+    monkeypatch.setattr(loop_module, "packs", lambda *given: True)
     monkeypatch.setattr(packed_module, "compiled_attention", attention_by_blocks)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     torch.manual_seed(1)

@@ -1,0 +1,114 @@
+"""What a run minimizes, in the form that is fastest on its device, and the optimizer that does it."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import nn
+from transformers import PreTrainedModel
+
+from training.cpu.model import why_not as why_no_kernels
+from training.objective.loss import LabelSmoothedObjective
+from training.settings import OptimizationSettings, TrainingSettings
+
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def freeze_key_biases(model: nn.Module) -> None:
+    """Keep the biases of W^K at zero, where they begin.
+
+    A key bias shifts all scores of a query equally, so the softmax cancels it. Its gradient is rounding noise, which
+    Adam would turn into full-size random steps.
+    """
+    for name, weight in model.named_parameters():
+        if name.endswith("k_proj.bias"):
+            weight.requires_grad_(False)
+
+
+def packs(
+    model: PreTrainedModel, accelerator: Accelerator, settings: TrainingSettings, say: Callable[[str], object]
+) -> bool:
+    """Tell whether sentences stand one after another, as they can on a GPU, and say so, or why not."""
+    if accelerator.device.type != "cuda":
+        return False
+    if settings.optimization.rdrop_alpha is not None:
+        reason = "R-Drop wants each batch twice"
+    elif accelerator.distributed_type == DistributedType.FSDP:
+        reason = "FSDP wants whole layers"
+    else:
+        from training.gpu.objective import why_not as why_padded
+
+        reason = why_padded(model, accelerator.device, TYPES.get(accelerator.mixed_precision, torch.float32))
+    said = "stand one after another, without padding" if reason is None else f"are padded: {reason}"
+    say(f"Sentences {said}")
+    return reason is None
+
+
+def make_objective(
+    model: PreTrainedModel,
+    accelerator: Accelerator,
+    settings: TrainingSettings,
+    is_packed: bool,
+    say: Callable[[str], object],
+) -> nn.Module:
+    """Put a model and its training loss together, for sentences one after another or for padded ones."""
+    # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
+    label_smoothing, compiled = settings.optimization.label_smoothing, settings.run.torch_compile
+    if is_packed:
+        from training.gpu.objective import PackedObjective  # brings torch's compiler, a second of a start
+
+        return PackedObjective(model, label_smoothing, compiled)
+    with_kernels = uses_kernels(model, accelerator, settings, say)
+    objective = LabelSmoothedObjective(model, label_smoothing, settings.optimization.rdrop_alpha, with_kernels)
+    if compiled:
+        objective.compile(dynamic=True)  # the model within stays as it is for evaluation
+    return objective
+
+
+def uses_kernels(
+    model: PreTrainedModel, accelerator: Accelerator, settings: TrainingSettings, say: Callable[[str], object]
+) -> bool:
+    """Tell whether `training.cpu` computes what lies between the matrix products, and say so, or why not."""
+    if accelerator.device.type != "cpu":
+        return False
+    if accelerator.mixed_precision != "bf16":
+        reason = f"they are for mixed_precision='bf16', and it is {accelerator.mixed_precision!r}"
+    elif settings.run.torch_compile:
+        reason = "torch_compile is true"
+    elif accelerator.distributed_type == DistributedType.FSDP:
+        reason = "they do not go together with FSDP"
+    else:
+        reason = why_no_kernels(model)
+    said = "kernels in C, attention included" if reason is None else f"PyTorch, not kernels in C: {reason}"
+    say(f"Between the matrix products: {said}")
+    # oneDNN keeps the code that it makes for each shape of a matrix product. Batches have thousands of shapes, few
+    # of which return soon: its usual 1,024 take 0.6 GB and save no time. The kernels leave some 500 shapes.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64" if reason else "512")
+    return reason is None
+
+
+def make_optimizer(objective: nn.Module, optimization: OptimizationSettings) -> torch.optim.Adam:
+    """Return the optimizer of all weights of an objective."""
+    # "We used the Adam optimizer with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 10^-9" (section 5.3).
+    return torch.optim.Adam(
+        decayed_apart(objective, optimization.weight_decay),
+        betas=(optimization.adam_beta1, optimization.adam_beta2),
+        eps=optimization.adam_epsilon,
+        decoupled_weight_decay=True,
+        fused=True,
+    )
+
+
+def decayed_apart(module: nn.Module, weight_decay: float | None) -> list[dict[str, Any]]:
+    """Return the groups of weights of the optimizer: with decay, matrices apart from biases and gains."""
+    weights = list(module.parameters())
+    if weight_decay is None:
+        return [{"params": weights}]
+    return [
+        {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": weight_decay},
+        {"params": [weight for weight in weights if weight.dim() < 2]},
+    ]
