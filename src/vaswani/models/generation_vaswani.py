@@ -23,15 +23,14 @@ from transformers.utils import logging
 from .allowed_tokens_vaswani import AllowedTokens
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config
 from .fusion_vaswani import AS_WRITTEN, Fused
+from .scorer_vaswani import Scorer, with_ends_forced_at
 from .search_vaswani import (
     DecoderState,
     PapersRules,
-    Scorer,
     SearchState,
     TransformersRules,
     beam_search,
     greedy_search,
-    with_ends_forced_at,
 )
 
 

@@ -8,27 +8,15 @@ Axis letters: see `modeling_vaswani.py`.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import pad
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
-from transformers.generation import (
-    ForcedEOSTokenLogitsProcessor,
-    GenerateBeamEncoderDecoderOutput,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
+from transformers.generation import GenerateBeamEncoderDecoderOutput
 
-from .allowed_tokens_vaswani import AllowedTokens
-from .largest_vaswani import block_maxima, largest, mend_block_maxima
+from .scorer_vaswani import Scorer
 
-
-# The tokens that these rule out depend on the length alone, not on the tokens before.
-BANS = (SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 
 # Finished sentences are dropped once this share or less is active. Dropping them copies the caches of the others: with
 # steps of a quarter, all copies of a search add up to at most three times its caches.
@@ -253,135 +241,6 @@ def num_candidates(num_beams: int, eos_token_ids: torch.Tensor) -> int:
     return max(2, 1 + len(eos_token_ids)) * num_beams
 
 
-class Scorer:
-    """Turns logits into the best continuations of each row, without the tokens that the settings rule out.
-
-    Parameters
-    ----------
-    processors : LogitsProcessorList
-        Made of the settings by transformers.
-    config : GenerationConfig
-    prefix : Tensor of shape (R, P)
-        The tokens before the generated ones.
-    only_bans : bool
-        Whether all processors come from the settings, none from the call, except `AllowedTokens`.
-    summarize : callable or None, default=None
-        `fusion_vaswani.summarize`, compiled.
-
-    Attributes
-    ----------
-    allowed : Tensor of shape (N,), or None
-        The ids of the tokens whose logits it is given, in ascending order; None if it is given all.
-    """
-
-    def __init__(
-        self,
-        processors: LogitsProcessorList,
-        config: GenerationConfig,
-        prefix: torch.Tensor,
-        only_bans: bool,
-        summarize: Callable | None = None,
-    ):
-        self.processors, self.config, self.prefix, self.summarize = processors, config, prefix, summarize
-        self.pad_token_id = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        dictionary = config.return_dict_in_generate
-        self.scores: list | None = [] if dictionary and config.output_scores else None
-        self.logits: list | None = [] if dictionary and config.output_logits else None
-        # Otherwise every step needs the whole vocabulary's probabilities, and all sentences.
-        self.is_plain = only_bans and self.scores is None and self.logits is None
-        others = [processor for processor in processors if type(processor) not in BANS]
-        is_cut = len(others) == 1 and type(others[0]) is AllowedTokens
-        self.is_plain = self.is_plain and (not others or is_cut)
-        self.allowed = others[0].ids.to(prefix.device) if self.is_plain and is_cut else None
-        self.probabilities = prefix.new_empty(0, dtype=torch.float32)
-        eos_token_ids = config._eos_token_tensor
-        self.eos_token_ids = prefix.new_empty(0) if eos_token_ids is None else eos_token_ids.to(prefix.device)
-        self.suppressed = self._columns(list(config.suppress_tokens or []))
-        self.ends = self._columns(self.eos_token_ids.tolist())
-
-    def _columns(self, ids: list[int]) -> list[int]:
-        """Return where the logits of these tokens are, as far as there are any."""
-        if self.allowed is None:
-            return ids
-        return torch.isin(self.allowed, self.allowed.new_tensor(ids)).nonzero()[:, 0].tolist()
-
-    def continuations(
-        self, logits: torch.Tensor, tokens: torch.Tensor, scores: torch.Tensor, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the best continuations of each sentence by one token, best first.
-
-        Parameters
-        ----------
-        logits : Tensor of shape (R, V)
-        tokens : Tensor of shape (R, T)
-            What was generated so far.
-        scores : Tensor of shape (B, K)
-            log P of it.
-        count : int
-            C, how many are wanted, of which there are as many at most as the rows have logits.
-
-        Returns
-        -------
-        totals, parents, ids : Tensor of shape (B, C)
-            log P with the token, the hypothesis that it continues, from 0 to K - 1, and the token.
-        """
-        size, count = logits.shape[1], min(count, scores.shape[1] * logits.shape[1])
-        if self.is_plain:
-            maxima, log_normalizers = self._normalize(logits, self._banned(tokens))
-            totals, places = largest(logits, count, scores - log_normalizers.view_as(scores), maxima)
-        else:
-            totals, places = largest(self._process(logits, tokens, log_probs=True), count, scores)
-        ids = places % size
-        return totals, places // size, ids if self.allowed is None else self.allowed[ids]
-
-    def _normalize(self, logits: torch.Tensor, banned: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ban columns; return the logits' `block_maxima`, and their log sum exp, (R, 1), from before the ban.
-
-        Where `allowed` cuts the logits, what is banned has no share of the probability: there the sum is of the rest.
-        """
-        if self.allowed is not None:
-            logits[:, banned] = -math.inf
-        if self.summarize is not None and self.allowed is None:
-            maxima, log_normalizers = self.summarize(logits)
-            logits[:, banned] = -math.inf
-            mend_block_maxima(maxima, logits, banned)
-            return maxima, log_normalizers
-        # log sum exp = logit(best) - log P(best): no pass over the vocabulary except the softmax's own.
-        self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
-        torch.softmax(logits, -1, out=self.probabilities)
-        logits[:, banned] = -math.inf
-        maxima = block_maxima(logits)
-        top, best = largest(logits, 1, maxima=maxima)
-        log_normalizers = top.float() - self.probabilities.gather(1, best).float().log()
-        return maxima, log_normalizers.nan_to_num()  # a row that has nothing but -inf
-
-    def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the ids, (R,), of the tokens that continue the (R, T) tokens best."""
-        if self.is_plain:
-            logits[:, self._banned(tokens)] = -math.inf
-        else:
-            logits = self._process(logits, tokens, log_probs=False)
-        best = largest(logits, 1)[1][:, 0]
-        return best if self.allowed is None else self.allowed[best]
-
-    def _banned(self, tokens: torch.Tensor) -> list[int]:
-        """Return the columns of the logits that must not continue the (R, T) tokens."""
-        length = self.prefix.shape[1] + tokens.shape[1]
-        is_short = length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0)
-        return self.suppressed + (self.ends if is_short else [])
-
-    def _process(self, logits: torch.Tensor, tokens: torch.Tensor, log_probs: bool) -> torch.Tensor:
-        logits = logits.to(torch.float32, copy=True)  # the next step overwrites the original
-        if self.logits is not None:
-            self.logits.append(logits)
-        scores = self.processors(
-            torch.cat([self.prefix, tokens], dim=1), logits.log_softmax(-1) if log_probs else logits
-        )
-        if self.scores is not None:
-            self.scores.append(scores)
-        return scores
-
-
 class SearchState:
     """A search in the middle: which of its sentences are active, and what it asks about the next tokens.
 
@@ -434,34 +293,6 @@ class SearchState:
         """Put prefixes before (B * n, T) generated tokens, and padding in place of the -1 beyond their ends."""
         prefix = self.prefix.repeat_interleave(len(tokens) // len(self.prefix), dim=0)
         return torch.cat([prefix, tokens.masked_fill(tokens < 0, self.scorer.pad_token_id)], dim=1)
-
-
-class ForcedEndAtLimit(LogitsProcessor):
-    """Force `token_id` as the last token that the limit of each sentence leaves room for.
-
-    transformers' `ForcedEOSTokenLogitsProcessor` knows only one limit, that of the longest source.
-    """
-
-    def __init__(self, token_id: torch.Tensor, lengths: torch.Tensor):
-        self.token_id, self.lengths = token_id, lengths
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the (R, V) scores for what follows the (R, T) tokens."""
-        forced = torch.full_like(scores, -math.inf).index_fill_(1, self.token_id.to(scores.device), 0)
-        return torch.where((input_ids.shape[1] + 1 >= self.lengths)[:, None], forced, scores)
-
-
-def with_ends_forced_at(
-    limit: torch.Tensor, processors: LogitsProcessorList, prefix_length: int, num_beams: int
-) -> LogitsProcessorList:
-    """Return the processors, but with forced ends at each sentence's own limit: (B,) tokens after the prefix."""
-    lengths = (limit + prefix_length).repeat_interleave(num_beams)
-    return LogitsProcessorList(
-        ForcedEndAtLimit(torch.as_tensor(processor.eos_token_id).flatten(), lengths)
-        if isinstance(processor, ForcedEOSTokenLogitsProcessor)
-        else processor
-        for processor in processors
-    )
 
 
 def beam_search(state: SearchState, rules: Rules) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
@@ -558,11 +389,9 @@ def greedy_search(state: SearchState) -> torch.Tensor:
 __all__ = [
     "DecoderState",
     "PapersRules",
-    "Scorer",
     "SearchState",
     "TransformersRules",
     "beam_search",
     "greedy_search",
     "length_penalty",
-    "with_ends_forced_at",
 ]

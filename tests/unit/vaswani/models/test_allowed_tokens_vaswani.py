@@ -8,7 +8,7 @@ from transformers import LogitsProcessor, SuppressTokensLogitsProcessor
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.models.generation_vaswani import ModelState
 from vaswani.models.incremental_vaswani import IncrementalState
-from vaswani.models.search_vaswani import Scorer
+from vaswani.models.scorer_vaswani import Scorer
 
 
 IDS = [0, 2, 3, 5, 8, 9, 13, 21]

@@ -8,11 +8,10 @@ import pytest
 import torch
 from transformers import LogitsProcessorList
 
-from vaswani.models.fusion_vaswani import summarize
+from vaswani.models.scorer_vaswani import Scorer
 from vaswani.models.search_vaswani import (
     Hypotheses,
     PapersRules,
-    Scorer,
     SearchState,
     TransformersRules,
     beam_search,
@@ -117,23 +116,6 @@ class BigramState:
     def select(self, sentences):
         self.tables = self.tables[sentences]
         self.selected.append(len(sentences))
-
-
-def test_a_summary_rules_out_what_the_search_rules_out_by_itself():
-    logits, scores, banned = torch.randn(6, 4096), torch.randn(2, 3), list(range(0, 400, 10))
-    logits[:, banned] += 9  # the best of as many blocks
-    config = SimpleNamespace(
-        return_dict_in_generate=False, output_scores=False, output_logits=False, suppress_tokens=banned,
-        min_length=0, min_new_tokens=0, _eos_token_tensor=torch.tensor([4000]), _pad_token_tensor=None,
-    )  # fmt: skip
-    prefix, none = torch.full((6, 1), 9), torch.empty(6, 0, dtype=torch.int64)
-    found = [
-        Scorer(LogitsProcessorList(), config, prefix, True, given).continuations(logits.clone(), none, scores, 6)
-        for given in (None, summarize)
-    ]
-    torch.testing.assert_close(found[1], found[0])
-    assert not torch.isin(found[1][2], torch.tensor(banned)).any()
-    assert (found[1][0] > -math.inf).all()
 
 
 def run_on_bigrams(search, tables, limit, num_beams):
