@@ -6,35 +6,20 @@ The command line and the evaluations of training both translate by this.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    CompileConfig,
-    GenerationConfig,
-    LogitsProcessor,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import logging as verbosity_of_transformers
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from .errors import UserError, first_line, not_found
+from .errors import UserError, first_line
 from .models.allowed_tokens_vaswani import AllowedTokens
-from .models.decoding_vaswani import PAPERS_DECODING, DecodingSettings
-from .models.fusion_vaswani import CannotCompile
+from .models.decoding_vaswani import PAPERS_DECODING
 from .models.generation_vaswani import length_arguments, max_positions
-from .models.int8_vaswani import Int8IsMissing
-from .models.pipeline_vaswani import tokenizer_problem
 from .models.search_vaswani import step_between_sizes
 from .workers import Pool, choose_workers
 
 
 logger = logging.getLogger(__name__)
-
-INT8 = "int8"  # beside the types of torch, what `load` takes as `dtype`
 
 # Where `generate()` keeps the logits of all steps (`keeps_steps`), batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
@@ -55,162 +40,6 @@ class Hypothesis(NamedTuple):
 
     text: str
     score: float | None = None
-
-
-def load(
-    name: str,
-    tokenizer_name: str | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
-    torch_compile: bool = False,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model for translation and its tokenizer, from a folder or the Hub.
-
-    Parameters
-    ----------
-    name : str
-        Folder or Hub id.
-    tokenizer_name : str or None, default=None
-        Where the tokenizer is, if not there.
-    device : str or None, default=None
-        Such as "cpu" or "cuda:1"; None means an accelerator where there is one.
-    dtype : str, default="auto"
-        Such as "float32" or "bfloat16"; "auto" means the one that it was saved in. "int8" is for our Transformers on a
-        CPU, and none is chosen then by `device` None; where the CPU or torch cannot, float32 takes its place.
-    torch_compile : bool, default=False
-        Whether its searches compile what they can, which is for our Transformers on a CPU: see `fusion_vaswani`.
-
-    Raises
-    ------
-    UserError
-        If model or tokenizer is missing or not whole, they do not fit each other, there is no such device, or int8 or
-        compiling is not for it.
-
-    Warns
-    -----
-    A warning is logged where float32 takes int8's place, or nothing can be compiled.
-    """
-    model, problems = load_weights(name, dtype="float32" if dtype == INT8 else dtype)
-    problems.pop("unexpected", None)  # of which others may know
-    if problems:
-        raise UserError(f"model={name!r} has weights that do not fit its config.json: {', '.join(problems.values())}")
-    check_generation_config(name)
-    tokenizer = load_tokenizer(tokenizer_name or name, model)
-    if device is None:
-        device = "cpu" if dtype == INT8 else str(torch.accelerator.current_accelerator() or "cpu")
-    try:
-        model = model.to(device).eval()
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device={device!r} must be a device of this machine: {first_line(error)}") from error
-    if dtype == INT8:
-        _quantize(model, name)
-    if torch_compile:
-        _compile(model, name)
-    return model, tokenizer
-
-
-def load_weights(name: str, setting: str = "model", **how: Any) -> tuple[Any, dict[str, str]]:
-    """Load a model from a folder or the Hub, and say in which ways its weights do not fit its config.
-
-    Parameters
-    ----------
-    name : str
-    setting : str, default="model"
-        What named it, for the error.
-    **how
-        As for ``from_pretrained``.
-
-    Returns
-    -------
-    model : PreTrainedModel
-        Weights that it lacks are random.
-    problems : dict of str to str
-        How many weights are "missing", "unexpected" or "mismatched", if any are, and one of them, in words.
-
-    Raises
-    ------
-    UserError
-        If it cannot be loaded at all.
-    """
-    verbosity = verbosity_of_transformers.get_verbosity()
-    verbosity_of_transformers.set_verbosity_error()  # its table of weights says less than the problems
-    try:
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, ignore_mismatched_sizes=True, output_loading_info=True, **how
-        )
-    except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
-        if not Path(name).exists():
-            raise not_found(name, error, setting) from error
-        raise UserError(f"{setting}={name!r} cannot be loaded: {first_line(error)}") from error
-    finally:
-        verbosity_of_transformers.set_verbosity(verbosity)
-    problems = {}
-    for kind, keys in report.items():
-        names = sorted(key if isinstance(key, str) else key[0] for key in keys)  # some come with two shapes
-        if names:
-            problems[kind.removesuffix("_keys")] = f"{len(names)} {kind.removesuffix('_keys')}, such as {names[0]}"
-    return model, problems
-
-
-def check_generation_config(name: str, setting: str = "model") -> None:
-    """Refuse a folder whose `generation_config.json` cannot be used: transformers would search without it."""
-    if not (Path(name) / "generation_config.json").exists():
-        return
-    try:
-        DecodingSettings.read({}, None, GenerationConfig.from_pretrained(name))
-    except (OSError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{setting}={name!r} has a generation_config.json that cannot be used: {first_line(error)}"
-        ) from error
-
-
-def load_tokenizer(where: str, model: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model, or of a model of `interop.engines`, from a folder or the Hub.
-
-    Raises
-    ------
-    UserError
-        If it is missing, or does not fit the model.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(where)
-    except Exception as error:  # depending on what is missing, the library raises half a dozen kinds
-        raise UserError(
-            f"model={where!r} has no tokenizer: it must hold a tokenizer.json beside the model ({first_line(error)})"
-        ) from error
-    problem = tokenizer_problem(model, tokenizer)
-    if problem is not None:
-        raise UserError(f"model={where!r} {problem}")
-    return tokenizer
-
-
-def _quantize(model: PreTrainedModel, name: str) -> None:
-    """Put int8 in the place of a model's matrices, or leave them and warn where this machine cannot."""
-    if not hasattr(model, "quantize"):
-        raise UserError(f"dtype='int8' is for Transformers of this library, and model={name!r} is of another kind")
-    try:
-        model.quantize()
-    except Int8IsMissing as error:
-        logger.warning("%s; the model computes in float32 instead", error)
-    except ValueError as error:
-        raise UserError(f"dtype='int8' does not go together with model={name!r}: {error}") from error
-
-
-def _compile(model: PreTrainedModel, name: str) -> None:
-    """Let a model's searches compile what they can, or warn where there is no compiler."""
-    config = CompileConfig()
-    fused = model.fused(config) if hasattr(model, "fused") else None
-    if fused is None:
-        raise UserError(
-            f"torch_compile is for Transformers of this library on a CPU, and model={name!r} is of another kind, "
-            f"or on device {str(model.device)!r}"
-        )
-    try:
-        fused.enter(torch.zeros(2, model.config.d_model), torch.bfloat16, False)  # a cast: something to compile
-    except CannotCompile as error:
-        logger.warning("%s; nothing is compiled instead", error)
-        return
-    model.generation_config.compile_config = config
 
 
 class Translator:

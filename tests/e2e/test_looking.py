@@ -5,8 +5,8 @@ import re
 import pytest
 
 from vaswani import cli
+from vaswani.loading import load
 from vaswani.pictures.attention import CROSS, ENCODER, read_attention
-from vaswani.translation import load
 
 
 LOOKS = [("desktop", "light"), ("phone", "dark")]

@@ -20,7 +20,8 @@ import pytest
 
 from vaswani import cli
 from vaswani.demo.interpreter import Interpreter
-from vaswani.translation import load, translate
+from vaswani.loading import load
+from vaswani.translation import translate
 
 
 gradio_client = pytest.importorskip("gradio_client", reason="gradio, of the extra [demo], is not installed")

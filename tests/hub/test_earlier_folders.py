@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vaswani.translation import load, translate
+from vaswani.loading import load
+from vaswani.translation import translate
 
 
 PUBLISHED = sorted(path for path in (Path(__file__).parent / "published").iterdir() if path.is_dir())

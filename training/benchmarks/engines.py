@@ -27,8 +27,8 @@ from vaswani.errors import UserError
 from vaswani.interop.ctranslate2 import save_for_ctranslate2
 from vaswani.interop.marian import save_as_marian
 from vaswani.interop.onnx import save_for_onnx
+from vaswani.loading import load
 from vaswani.text.parallel import read_lines
-from vaswani.translation import load
 
 
 SENTENCES = 64  # made up, where no text is given

@@ -12,11 +12,11 @@ from training.data.vocabulary import load_named_tokenizer
 from training.settings import ModelSettings, TrainingSettings
 from training.trainer.model import check_attention, check_is_ours, load_config
 from vaswani.errors import UserError, not_found
+from vaswani.loading import check_generation_config, load_weights
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
-from vaswani.translation import check_generation_config, load_weights
 
 
 # Of which each tokenizer of transformers writes one.

@@ -26,10 +26,10 @@ from vaswani.errors import UserError
 from vaswani.files import check_is_new, new_folder
 from vaswani.interop import ctranslate2, marian, onnx
 from vaswani.interop.verification import SENTENCES, Agreement, compare, made_up_sentences
+from vaswani.loading import load
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
 from vaswani.text.parallel import read_lines
-from vaswani.translation import load
 from vaswani.workers import usable_cores
 
 

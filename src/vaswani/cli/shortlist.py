@@ -22,13 +22,13 @@ from tqdm.auto import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
+from vaswani.loading import load
 from vaswani.models.trees_vaswani import TREES
 from vaswani.shortlists.alignment import CANDIDATES, align
 from vaswani.shortlists.sampling import sample
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.text.hub import load_split
 from vaswani.text.parallel import read_aligned
-from vaswani.translation import load
 
 from .shared.flags import at_least_one
 

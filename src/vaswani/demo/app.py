@@ -8,8 +8,8 @@ from typing import Any
 import gradio as gr
 
 from vaswani.errors import UserError
+from vaswani.loading import load
 from vaswani.pictures.look import DARK, LIGHT
-from vaswani.translation import load
 
 from . import fragments
 from .interpreter import MOST_ALPHA, MOST_BEAMS, Interpreter

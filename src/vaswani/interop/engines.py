@@ -8,7 +8,7 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerBase
 
 from vaswani.errors import UserError, first_line, not_found
-from vaswani.translation import load_tokenizer
+from vaswani.loading import load_tokenizer
 
 from .companions import CONFIG
 from .ctranslate2 import MODEL, load_ctranslate2
@@ -46,7 +46,7 @@ def load_engine(
     name : str
         The folder, or where it is on the Hub.
     tokenizer_name, device, dtype
-        As for `translation.load`.
+        As for `loading.load`.
     workers : int or None, default=None
         Batches at the same time; None means as many as are fast.
 

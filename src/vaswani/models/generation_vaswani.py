@@ -24,14 +24,7 @@ from .allowed_tokens_vaswani import AllowedTokens
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config
 from .fusion_vaswani import AS_WRITTEN, Fused
 from .scorer_vaswani import Scorer, with_ends_forced_at
-from .search_vaswani import (
-    DecoderState,
-    PapersRules,
-    SearchState,
-    TransformersRules,
-    beam_search,
-    greedy_search,
-)
+from .search_vaswani import DecoderState, PapersRules, SearchState, TransformersRules, beam_search, greedy_search
 
 
 logger = logging.get_logger(__name__)

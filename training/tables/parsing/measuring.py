@@ -9,12 +9,12 @@ from training.tables.metrics import logged_evaluations
 from training.tables.parsing.floors import measure_floors
 from training.tables.sweep import Run
 from vaswani.evaluation import encode_in_batches, evaluate
+from vaswani.loading import load
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES, Tree, linearize
 from vaswani.parsing.scores import score_trees
 from vaswani.results import ParsingEvaluation
 from vaswani.scoring.references import EvaluationSet
-from vaswani.translation import load
 
 
 MAX_BATCH_TOKENS = 4096

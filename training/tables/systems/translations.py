@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 from training.tables.sweep import Run
 from vaswani.evaluation import translate_all
+from vaswani.loading import load
 from vaswani.scoring.references import EvaluationSet
-from vaswani.translation import load
 
 
 @dataclass(frozen=True)

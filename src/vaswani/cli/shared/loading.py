@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vaswani.ensemble import Ensemble
 from vaswani.errors import UserError
-from vaswani.translation import load
+from vaswani.loading import load
 
 
 Loaded = tuple[Any, PreTrainedTokenizerBase]

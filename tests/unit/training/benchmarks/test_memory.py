@@ -7,8 +7,8 @@ from training import benchmark
 from training.benchmarks import memory
 from training.benchmarks.memory import LINES, TRAINING, TRANSLATING, fit, measure, model_folder, points_of
 from vaswani.errors import UserError
+from vaswani.loading import load
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
-from vaswani.translation import load
 
 
 TINY = {"model": "demo", "vocabulary": 300}
