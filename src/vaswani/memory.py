@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .models.decoding_vaswani import PAPERS_DECODING, wishes
+from .models.decoding_vaswani import PAPERS_DECODING, DecodingSettings, wishes
 from .models.encoding_vaswani import MAX_POSITIONS, attention_dtype
 from .models.generation_vaswani import max_positions, output_limit
 from .models.int8_vaswani import is_quantized
@@ -37,6 +37,8 @@ MAX_KERNELS_SETTING = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 # The cache of keys and values begins with 16 positions, with many beams with fewer, of 64 slots in all. Then it grows
 # by parts, beside the smaller one that it is copied from.
 FIRST_POSITIONS, FIRST_SLOTS, COPIES_OF_CACHE = 16, 64, 1.8
+# An ensemble's members are joined in float32: for each type the mean so far, a member's log-probability, the new mean.
+JOINING_BYTES = 3 * 4
 # What a batch needs, with what the allocator holds between its parts:
 COPIES_OF_BATCH = 1.15
 
@@ -161,6 +163,7 @@ class Forecast:
     Parameters
     ----------
     model : PreTrainedModel
+        Or an `Ensemble`, of which each member is counted.
     arguments : mapping
         Those of ``generate()``.
     workers : int, default=1
@@ -199,7 +202,7 @@ class Forecast:
         if need <= available:
             return None
         ways = []
-        if kernel_bytes(1, self.dtype):  # the cheapest
+        if self.kernel_bytes(1):  # the cheapest
             ways.append(f"{MAX_KERNELS_SETTING}={max_kernels()}")
         fitting = max_batch_tokens
         while fitting > max(lengths) and self.peak(lengths, fitting) > available:
@@ -226,15 +229,26 @@ class Forecast:
     def peak(self, lengths: Sequence[int], max_batch_tokens: int) -> float:
         """Return the most bytes that translating sources of these lengths takes."""
         batches = list(self._batches(lengths, max_batch_tokens))
-        members = getattr(self.model, "members", [self.model])  # of an ensemble: all at work with the same batch
         tokens = max(min(max_batch_tokens, sum(lengths)), max(lengths)) if self.with_likelihood else 0
-        peak = FLOOR_BYTES + sum(self._peak_of(member, batches, tokens) - FLOOR_BYTES for member in members)
-        return peak + min(self.workers, len(batches)) * kernel_bytes(len(batches), self.dtype)
+        members = self.members()
+        peak = FLOOR_BYTES + sum(member._peak_alone(batches, tokens) - FLOOR_BYTES for member in members)
+        if len(members) > 1:
+            rows = nlargest(self.workers, (batch.sentences * batch.num_beams for batch in batches))
+            peak += COPIES_OF_BATCH * JOINING_BYTES * sum(rows) * self.model.config.vocab_size
+        return peak + min(self.workers, len(batches)) * self.kernel_bytes(len(batches))
 
-    def _peak_of(self, model: PreTrainedModel, batches: Iterable[Batch], scored_tokens: int) -> float:
-        """Return what these batches take with one model, and the references' tokens that it scores at a time."""
-        config, weight_bytes = model.config, model.get_memory_footprint()
-        peak = predict_peak(config, batches, weight_bytes, self.dtype, attention_dtype(model), self.workers)
+    def members(self) -> list["Forecast"]:
+        """Return one for each model: those of an ensemble are all at work with the same batch."""
+        return [replace(self, model=model) for model in getattr(self.model, "members", [self.model])]
+
+    def kernel_bytes(self, batches: int) -> float:
+        """Return those of a process, whose models share them."""
+        return max(kernel_bytes(batches, member.dtype) for member in self.members())
+
+    def _peak_alone(self, batches: Iterable[Batch], scored_tokens: int) -> float:
+        """Return what one model takes for these batches, and for so many tokens of references at a time."""
+        config, weight_bytes = self.model.config, self.model.get_memory_footprint()
+        peak = predict_peak(config, batches, weight_bytes, self.dtype, attention_dtype(self.model), self.workers)
         scoring = likelihood_bytes(config, scored_tokens, itemsize_beside(self.dtype))
         return max(peak, resident_bytes(weight_bytes, self.dtype) + scoring)
 
@@ -255,13 +269,16 @@ class Forecast:
             )
 
     def _output_length(self, source_length: int) -> int:
-        levels = PAPERS_DECODING, wishes(self.model.generation_config), self.arguments  # the last one first
-        limits = {name: value for level in levels for name, value in level.items() if value is not None}
-        if "max_new_tokens" in limits:
-            return limits["max_new_tokens"]
-        if "max_length" in limits:  # the decoder's start included
-            return limits["max_length"] - 1
-        return output_limit(self.model.config, source_length, limits["extra_target_tokens"])
+        extra = DecodingSettings.read(self.arguments, None, self.model.generation_config).extra_target_tokens
+        if extra is None:  # something else limits it
+            levels = wishes(self.model.generation_config), self.arguments  # the second counts first
+            limits = {name: value for level in levels for name, value in level.items() if value is not None}
+            if "max_new_tokens" in limits:
+                return limits["max_new_tokens"]
+            if "max_length" in limits:  # the decoder's start included
+                return limits["max_length"] - 1
+            extra = PAPERS_DECODING["extra_target_tokens"]
+        return output_limit(self.model.config, source_length, extra)
 
 
 def available_bytes() -> int | None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from training.benchmarks.processes import run_and_watch
-from vaswani import VaswaniConfig, memory
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration, memory
 from vaswani.ensemble import Ensemble
 from vaswani.memory import Batch, Forecast, available_bytes, batch_bytes, predict_peak
 from vaswani.models.int8_vaswani import kernel_problem, quantize
@@ -122,6 +122,24 @@ model.generate(torch.randint(1, 7999, (64, 32)), num_beams=4, max_new_tokens=24,
 def test_a_real_process_holds_about_as_much_as_foretold():
     _, peak = run_and_watch([sys.executable, "-c", PROGRAM.format(config=SMALL)])
     foretold = peak_of([replace(BATCH, output_length=24)], 4 * 7.6e6)
+    assert 0.75 < foretold / peak < 1.25
+
+
+JOINED = """
+import torch
+from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani.ensemble import Ensemble
+members = [VaswaniForConditionalGeneration(VaswaniConfig(**{config})).eval() for _ in range(2)]
+torch.set_num_threads(1)
+Ensemble(members).generate(torch.randint(1, 31999, (128, 8)), num_beams=4, max_new_tokens=8, min_new_tokens=8)
+"""
+
+
+def test_a_real_ensemble_of_many_types_holds_about_as_much_as_foretold():
+    sizes = SMALL | {"vocab_size": 32_000, "d_model": 64}
+    _, peak = run_and_watch([sys.executable, "-c", JOINED.format(config=sizes)])
+    members = [VaswaniForConditionalGeneration(VaswaniConfig(**sizes)) for _ in range(2)]
+    foretold = Forecast(Ensemble(members), {"num_beams": 4, "max_new_tokens": 8}).peak([8] * 128, 1024)
     assert 0.75 < foretold / peak < 1.25
 
 
@@ -246,22 +264,30 @@ def test_outputs_are_as_long_as_the_settings_allow(forecast):
     assert forecast._output_length(10) == 10
     forecast.model.generation_config.max_length = 31
     assert forecast._output_length(10) == 30
+    assert replace(forecast, arguments={"extra_target_tokens": 50})._output_length(10) == 60
+    assert replace(forecast, arguments={"max_length": 9})._output_length(10) == 8
     forecast.model.generation_config.max_new_tokens = 9
     assert forecast._output_length(10) == 9
 
 
-def test_an_ensemble_takes_the_sum_of_its_members(forecast, random_model, tokenizer, monkeypatch):
+def test_an_ensemble_takes_the_sum_of_its_members_and_what_joins_them(forecast, random_model, tokenizer, monkeypatch):
     monkeypatch.setattr(memory, "FLOOR_BYTES", 0)
-    larger = random_model(vocab_size=265, d_model=64)
+    monkeypatch.setattr(memory, "KERNEL_BYTES", 0)
+    larger = random_model(vocab_size=265, d_model=64).to(torch.bfloat16)
     alone = [replace(forecast, model=model) for model in (forecast.model, larger)]
     both = replace(forecast, model=Ensemble([forecast.model, larger]))
-    for how in ({}, {"with_likelihood": True}, {"workers": 2}):
-        peaks = [replace(case, **how).peak([8] * 64, 256) for case in (*alone, both)]
-        assert peaks[2] == pytest.approx(peaks[0] + peaks[1])
+    other_way = replace(forecast, model=Ensemble([larger, forecast.model]))
+    for how, sentences in (({}, 32), ({"with_likelihood": True}, 32), ({"workers": 2}, 32 + 16)):  # 256 tokens in each
+        peaks = [replace(case, **how).peak([8] * 64, 256) for case in (*alone, both, other_way)]
+        assert peaks[2] == pytest.approx(peaks[0] + peaks[1] + 1.15 * 12 * sentences * 4 * 265)
+        assert peaks[3] == pytest.approx(peaks[2])
+    without = both.peak([8], 16)
+    monkeypatch.setattr(memory, "KERNEL_BYTES", 0.6e6)
+    assert both.peak([8], 16) - without == pytest.approx(200 * 0.6e6)  # of the one in bfloat16, and of one process
     monkeypatch.setattr(memory, "FLOOR_BYTES", 1e9)
-    assert 1e9 < both.peak([8], 16) < 1.1e9  # one process
+    assert 1e9 < both.peak([8], 16) < 1.2e9  # one process
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
-    assert both.shortage(tokenizer, WORDS, 64).startswith("this may need 1 GB of memory")
+    assert both.shortage(tokenizer, WORDS, 64).startswith("this may need 1.1 GB of memory")
 
 
 def test_each_batch_is_foretold_as_it_will_be(forecast):
