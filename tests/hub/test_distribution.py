@@ -82,7 +82,8 @@ def test_an_installed_wheel_translates_and_scores(clean, tmp_path):
 
 
 def test_the_package_alone_imports_no_extra(clean, tmp_path):
-    program = "import sys, vaswani.translation; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    program = "import sys, vaswani.loading, vaswani.translation; "
+    program += "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = set(run(clean, tmp_path, "python", "-c", program).split())
     assert "transformers" in loaded  # which itself imports accelerate and datasets where they are
     assert not loaded & {"evaluate", "matplotlib", "sacrebleu", "sacremoses", "training"}

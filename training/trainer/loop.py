@@ -22,7 +22,7 @@ from training.data.preparation import Prepared, encode_epoch, lengths
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
 from training.trainer.logbook import Logbook, as_time
-from training.trainer.minimization import freeze_key_biases, make_objective, make_optimizer, packs
+from training.trainer.minimization import choose_packing, freeze_key_biases, make_objective, make_optimizer
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
 from vaswani.evaluation import evaluate
@@ -89,7 +89,7 @@ class TrainingLoop:
         self.logging_steps = settings.reporting.logging_steps
         self.stop = StopRequest(self.run.max_time)
         freeze_key_biases(checkpoints.trained)
-        is_packed = packs(checkpoints.trained, accelerator, settings, logbook.say)
+        is_packed = choose_packing(checkpoints.trained, accelerator, self.optimization, logbook.say)
         self.packed_tokens = self.optimization.max_tokens_per_device if is_packed else None
         objective = make_objective(checkpoints.trained, accelerator, settings, is_packed, logbook.say)
         optimizer = make_optimizer(objective, self.optimization)

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 
 from training.cpu.model import why_not as why_no_kernels
 from training.objective.loss import LabelSmoothedObjective
-from training.settings import OptimizationSettings, TrainingSettings
+from training.settings import OptimizationSettings, RunSettings, TrainingSettings
 
 
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def freeze_key_biases(model: nn.Module) -> None:
@@ -29,20 +29,20 @@ def freeze_key_biases(model: nn.Module) -> None:
             weight.requires_grad_(False)
 
 
-def packs(
-    model: PreTrainedModel, accelerator: Accelerator, settings: TrainingSettings, say: Callable[[str], object]
+def choose_packing(
+    model: PreTrainedModel, accelerator: Accelerator, optimization: OptimizationSettings, say: Callable[[str], object]
 ) -> bool:
     """Tell whether sentences stand one after another, as they can on a GPU, and say so, or why not."""
     if accelerator.device.type != "cuda":
         return False
-    if settings.optimization.rdrop_alpha is not None:
+    if optimization.rdrop_alpha is not None:
         reason = "R-Drop wants each batch twice"
     elif accelerator.distributed_type == DistributedType.FSDP:
         reason = "FSDP wants whole layers"
     else:
         from training.gpu.objective import why_not as why_padded
 
-        reason = why_padded(model, accelerator.device, TYPES.get(accelerator.mixed_precision, torch.float32))
+        reason = why_padded(model, accelerator.device, DTYPES.get(accelerator.mixed_precision, torch.float32))
     said = "stand one after another, without padding" if reason is None else f"are padded: {reason}"
     say(f"Sentences {said}")
     return reason is None
@@ -62,22 +62,25 @@ def make_objective(
         from training.gpu.objective import PackedObjective  # brings torch's compiler, a second of a start
 
         return PackedObjective(model, label_smoothing, compiled)
-    with_kernels = uses_kernels(model, accelerator, settings, say)
+    with_kernels = choose_kernels(model, accelerator, settings.run, say)
     objective = LabelSmoothedObjective(model, label_smoothing, settings.optimization.rdrop_alpha, with_kernels)
     if compiled:
         objective.compile(dynamic=True)  # the model within stays as it is for evaluation
     return objective
 
 
-def uses_kernels(
-    model: PreTrainedModel, accelerator: Accelerator, settings: TrainingSettings, say: Callable[[str], object]
+def choose_kernels(
+    model: PreTrainedModel, accelerator: Accelerator, run: RunSettings, say: Callable[[str], object]
 ) -> bool:
-    """Tell whether `training.cpu` computes what lies between the matrix products, and say so, or why not."""
+    """Tell whether `training.cpu` computes what lies between the matrix products, and say so, or why not.
+
+    What oneDNN keeps is limited by it.
+    """
     if accelerator.device.type != "cpu":
         return False
     if accelerator.mixed_precision != "bf16":
         reason = f"they are for mixed_precision='bf16', and it is {accelerator.mixed_precision!r}"
-    elif settings.run.torch_compile:
+    elif run.torch_compile:
         reason = "torch_compile is true"
     elif accelerator.distributed_type == DistributedType.FSDP:
         reason = "they do not go together with FSDP"

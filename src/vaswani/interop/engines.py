@@ -46,7 +46,7 @@ def load_engine(
     name : str
         The folder, or where it is on the Hub.
     tokenizer_name, device, dtype
-        As for `loading.load`.
+        As for `vaswani.loading.load`.
     workers : int or None, default=None
         Batches at the same time; None means as many as are fast.
 

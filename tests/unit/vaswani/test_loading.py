@@ -75,9 +75,8 @@ def test_int8_is_made_at_load_and_the_folder_stays_as_it_is(folder, tokenizer, m
     model, _ = load(folder, dtype="int8")
     assert is_quantized(model)
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == files
-    one_by_one, together = (
-        translate(model, tokenizer, ["one two", "", "three"], max_batch_tokens=size) for size in (1, 1000)
-    )
+    sentences = ["one two", "", "three", "one two three four five six", "  ", "two"]
+    one_by_one, together = (translate(model, tokenizer, sentences, max_batch_tokens=size) for size in (1, 1000))
     assert together == one_by_one
 
 

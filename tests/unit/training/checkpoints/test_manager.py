@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from training.checkpoints import manager as checkpoint_manager
+from training.checkpoints import manager as manager_module
 from training.checkpoints.files import STATE, WEIGHTS
 from training.checkpoints.manager import CheckpointManager, Progress, Sums
 from training.settings import RunSettings
@@ -139,7 +139,7 @@ def test_old_checkpoints_are_removed_only_once_the_new_one_is_whole(make, monkey
         raise UserError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_manager, "save_checkpoint", fail)
+        patch.setattr(manager_module, "save_checkpoint", fail)
         with pytest.raises(UserError, match="disk"):
             save_steps(manager, optimizer, [4])
     assert names(manager) == ["step-0000002", "step-0000003"]

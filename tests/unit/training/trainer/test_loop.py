@@ -370,10 +370,11 @@ def test_dropout_depends_on_seed_step_and_process_only(make_loop, monkeypatch):
     assert not set(seeds(0, process=1).values()) & set(whole.values())
 
 
-def test_the_settings_reach_optimizer_objective_and_rate(make_loop):
+def test_the_settings_reach_optimizer_objective_and_rate(make_loop, capsys):
     given = {"adam_beta1": 0.8, "adam_beta2": 0.91, "adam_epsilon": 1e-7, "label_smoothing": 0.3}
     given |= {"rdrop_alpha": 2.5}
     loop = make_loop(**given, warmup_steps=5, learning_rate_factor=0.7, max_steps=7)
+    assert "Between the matrix products: PyTorch, not kernels in C" in capsys.readouterr().out
     defaults = loop.optimizer.optimizer.defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.8, 0.91), 1e-7)
     assert (loop.objective.label_smoothing, loop.objective.rdrop_alpha) == (0.3, 2.5)
@@ -399,7 +400,7 @@ def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, mon
     batches = [len(next(padded.updates()).batches)]
     padded.train()
     wanted = rows(padded)
-    monkeypatch.setattr(loop_module, "packs", lambda *given: True)
+    monkeypatch.setattr(loop_module, "choose_packing", lambda *given: True)
     monkeypatch.setattr(packed_module, "compiled_attention", attention_by_blocks)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     torch.manual_seed(1)
@@ -415,15 +416,6 @@ def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, mon
         assert one["nll"] == pytest.approx(other["nll"], rel=1e-4)
         assert one["target_tokens"] == other["target_tokens"]
         assert one["density"] == 1
-
-
-def test_a_padded_model_is_compiled_where_the_settings_say_so(make_loop, monkeypatch):
-    asked = []
-    monkeypatch.setattr(LabelSmoothedObjective, "compile", lambda self, **options: asked.append(options))
-    make_loop()
-    assert asked == []
-    make_loop(torch_compile=True, overwrite_output_dir=True)
-    assert asked == [{"dynamic": True}]
 
 
 def test_matrices_decay_with_the_learning_rate_and_nothing_else_does(make_loop):

@@ -9,8 +9,9 @@ from accelerate.utils import DistributedType
 from flat_settings import make_settings
 
 from training.gpu import objective as packed_module
+from training.objective.loss import LabelSmoothedObjective
 from training.trainer import minimization
-from training.trainer.minimization import make_objective, packs
+from training.trainer.minimization import choose_packing, make_objective
 
 
 def accelerator(device: str, precision: str = "bf16", sharded: bool = False) -> SimpleNamespace:
@@ -32,9 +33,9 @@ def accelerator(device: str, precision: str = "bf16", sharded: bool = False) -> 
 def test_it_says_what_computes_between_products_and_that_does_it(
     random_model, monkeypatch, precision, settings, sharded, reason, said, chosen
 ):
-    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
-    if chosen:
-        monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", chosen)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", chosen or "")  # so that it is restored
+    if chosen is None:
+        monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     monkeypatch.setattr(minimization, "why_no_kernels", lambda model: reason)
     lines = []
     place = accelerator("cpu", precision, sharded)
@@ -64,8 +65,16 @@ def test_it_says_whether_sentences_are_padded(
     model, lines, asked = random_model(), [], []
     place = accelerator(device, precision, sharded)
     monkeypatch.setattr(packed_module, "why_not", lambda *given: asked.append(given) or reason)
-    is_packed = packs(model, place, make_settings(**settings), lines.append)
+    is_packed = choose_packing(model, place, make_settings(**settings).optimization, lines.append)
     assert is_packed == (said is not None and "padded:" not in said)
     assert lines == ([] if said is None else [f"Sentences {said}"])
     is_tried = device == "cuda" and not settings and not sharded
     assert asked == ([(model, torch.device(device), dtype)] if is_tried else [])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_padded_model_is_compiled_where_the_settings_say_so(random_model, monkeypatch, compiled):
+    asked = []
+    monkeypatch.setattr(LabelSmoothedObjective, "compile", lambda self, **options: asked.append(options))
+    make_objective(random_model(), accelerator("cpu"), make_settings(torch_compile=compiled), False, print)
+    assert asked == ([{"dynamic": True}] if compiled else [])
