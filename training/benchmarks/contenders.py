@@ -140,7 +140,7 @@ def train_with_the_trainer(turn: Turn) -> float:
         max_steps=1_000_000,
         bf16=True,
         use_cpu=turn.device == "cpu",
-        dataloader_num_workers=2,
+        dataloader_num_workers=8 if turn.device == "cuda" else 2,
         train_sampling_strategy="group_by_length",
         save_strategy="no",
         logging_strategy="no",

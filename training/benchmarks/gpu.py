@@ -23,7 +23,7 @@ PARTS = {"tests": 50, "base": 240, "wmt14": 120, "generate": 60, "big": 120}
 # The files with tests that need a GPU. Others may need packages that such a machine does not have.
 TESTS = [
     f"tests/unit/training/{name}.py"
-    for name in ("objective/test_loss", "gpu/test_objective", "tables/complexity/test_clock")
+    for name in ("objective/test_loss", "gpu/test_objective", "gpu/test_operations", "tables/complexity/test_clock")
 ]
 # Runs run.py as a user does, and prints at the end how much memory of the GPU it held.
 MEASURED_RUN = (

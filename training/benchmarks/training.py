@@ -63,7 +63,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=60,
         help="after which a turn of a peer ends in any case (default: %(default)s)",
     )
-    measuring.add_argument("--sentences", type=at_least_one, help="a batch of HF's example; default: 64, on a GPU 256")
+    measuring.add_argument(
+        "--sentences", type=at_least_one, help="a batch of HF's example or Trainer; default: 64, on a GPU 1,500"
+    )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -204,7 +206,7 @@ class Workload:
             steps=4 * math.ceil(tokens / budget / 3),
             tokens=tokens,
             seconds=options.seconds,
-            sentences=options.sentences or (256 if on_gpu else 64),
+            sentences=options.sentences or (1500 if on_gpu else 64),
         )
 
     def contenders(self) -> list[Contender]:

@@ -1,18 +1,17 @@
 """The model and its loss in training on a GPU, over sentences that stand one after another.
 
 A batch is one long row of tokens, so nothing is computed for padding, and an update of any lengths is a single batch.
-FlexAttention computes the blocks of attention in which a query and a key are of the same sentence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import PreTrainedModel
 
 from training.data.packing import BLOCK
+from training.gpu.operations import Seen, add_and_norm, attend, same_sentence
 from training.objective.loss import LossSums, as_one_product, fused_label_smoothed_sums
 from vaswani import VaswaniConfig
 from vaswani.errors import first_line
@@ -28,8 +27,6 @@ from vaswani.models.modeling_vaswani import (
 )
 
 
-# As it is, it would hold the scores of all rows with all rows.
-compiled_attention = torch.compile(flex_attention, dynamic=True)
 # The compiler asks whether a batch is large before it fuses two kinds of sums. The last update of an epoch is not: for
 # that one, all would be compiled again.
 ANY_SIZE: dict[str, Any] = {"triton.mix_order_reduction_non_strict_mode": True}
@@ -43,32 +40,36 @@ def why_not(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) ->
     if config.attention_restriction is not None:
         return f"attention is restricted (attention_restriction={config.attention_restriction})"
     if config.attention_dropout:
-        return f"FlexAttention has no attention_dropout, here {config.attention_dropout}"
+        return f"the kernels for it have no attention_dropout, here {config.attention_dropout}"
     if config.position_embedding_type != "sinusoidal":
         return f"positions must be sinusoidal for it, and are {config.position_embedding_type}"
     for module in model.modules():
         if isinstance(module, VaswaniAttention):
             for width in (module.head_dim, module.v_head_dim):
                 if width < 16 or width & (width - 1):
-                    return f"FlexAttention wants heads of 16, 32, 64, ... columns, and one has {width}"
+                    return f"the kernels for it want heads of 16, 32, 64, ... columns, and one has {width}"
     try:
-        try_attention(model.model.encoder.layers[0].self_attn, device, dtype)
-    except Exception as error:  # the compiler and the libraries that it calls raise many kinds
-        return f"FlexAttention does not work here ({first_line(error)})"
+        try_kernels(model.model.encoder.layers[0], device, dtype)
+    except Exception as error:  # Triton and the libraries that it calls raise many kinds
+        return f"Triton's kernels do not work here ({first_line(error)})"
     return None
 
 
-def try_attention(attention: VaswaniAttention, device: torch.device, dtype: torch.dtype) -> None:
-    """Attend as a layer does, with gradients, which needs a compiler and a GPU that is not too old."""
-    widths = attention.head_dim, attention.head_dim, attention.v_head_dim
-    shape = 1, attention.q_proj.out_features // attention.head_dim, 2 * BLOCK
-    query, key, value = (
-        torch.zeros(*shape, width, device=device, dtype=dtype, requires_grad=True) for width in widths
+def try_kernels(layer: VaswaniLayer, device: torch.device, dtype: torch.dtype) -> None:
+    """Compute what a layer does between its products, with gradients: that takes Triton and a GPU not too old."""
+    attention, norm, rows = layer.self_attn, layer.self_attn_layer_norm, 2 * BLOCK
+    columns = [
+        each.out_features for each in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj)
+    ]
+    query, key, value, states = (
+        torch.zeros(rows, width, device=device, dtype=dtype, requires_grad=True) for width in columns
     )
-    sentences = torch.zeros(2 * BLOCK, device=device, dtype=torch.int32)
-    mask = block_mask(sentences, sentences)
-    output = compiled_attention(query, key, value, block_mask=mask, scale=attention.scaling)
-    output[0].sum().backward()
+    gain, bias = (weight.detach().to(device) for weight in (norm.weight, norm.bias))
+    sentences = torch.zeros(rows, device=device, dtype=torch.int32)
+    seen = same_sentence(sentences, sentences)
+    output = attend(query, key, value, *seen, columns[0] // attention.head_dim, attention.scaling)[0]
+    normed = add_and_norm(states, states, gain, bias, sentences[0], norm.eps, layer.dropout)[0]
+    (output.sum() + normed.sum()).backward()
 
 
 class PackedObjective(nn.Module):
@@ -129,15 +130,17 @@ def decoder_states(model: VaswaniForConditionalGeneration, source: PackedSide, t
     assert isinstance(decoder, VaswaniDecoder)
     input_ids, source_places, source_sentences = source
     labels, target_places, target_sentences = target
-    mask = block_mask(source_sentences, source_sentences)
+    norms = 2 * len(encoder.layers) + 3 * len(decoder.layers)
+    seeds = iter(torch.randint(2**31 - 1, (norms,), device=input_ids.device).unbind())
+    seen = same_sentence(source_sentences, source_sentences)
     source_states = embed(encoder, input_ids, source_places)
     for layer in encoder.layers:
-        source_states = encoder_layer(layer, source_states, mask)
-    mask = block_mask(target_sentences, target_sentences, is_causal=True)
-    source_mask = block_mask(target_sentences, source_sentences)
+        source_states = encoder_layer(layer, source_states, seen, seeds)
+    seen = same_sentence(target_sentences, target_sentences, is_causal=True)
+    seen_source = same_sentence(target_sentences, source_sentences)
     states = embed(decoder, decoder_input_ids(model.config, labels, target_places), target_places)
     for layer in decoder.layers:
-        states = decoder_layer(layer, states, mask, source_states, source_mask)
+        states = decoder_layer(layer, states, seen, source_states, seen_source, seeds)
     return states
 
 
@@ -150,62 +153,49 @@ def decoder_input_ids(config: VaswaniConfig, labels: torch.Tensor, places: torch
     return shifted.masked_fill(shifted == -100, pad)
 
 
-def block_mask(queries: torch.Tensor, keys: torch.Tensor, is_causal: bool = False) -> BlockMask:
-    """Return which keys each query sees: those of its sentence, and of these, if `is_causal`, none behind it.
-
-    Parameters
-    ----------
-    queries, keys : Tensor of shape (M,) and (N,)
-        The sentence of each. They ascend, so a block of them has neighbors.
-    is_causal : bool, default=False
-        Queries and keys are then the same.
-    """
-    first_query, first_key = queries[::BLOCK], keys[::BLOCK]
-    last_query, last_key = queries[BLOCK - 1 :: BLOCK], keys[BLOCK - 1 :: BLOCK]
-    together = (first_query[:, None] <= last_key) & (first_key <= last_query[:, None])
-    if is_causal:
-        together = together.tril()
-    count = together.sum(-1, dtype=torch.int32)
-    blocks = together.int().argsort(dim=-1, descending=True, stable=True).int()
-
-    def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        is_same = queries[query] == keys[key]
-        return is_same & (key <= query) if is_causal else is_same
-
-    lengths = len(queries), len(keys)
-    return BlockMask.from_kv_blocks(
-        count[None, None], blocks[None, None], BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths
-    )
-
-
 def embed(stack: VaswaniStack, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return the (N, D) states that enter a stack: sections 3.4, 3.5 and 5.4."""
+    """Return the (N, D) states that enter a stack, in the products' type: sections 3.4, 3.5 and 5.4."""
     states = stack.embed(ids, None)
-    return dropout(states + stack.embed_positions(places).to(states.dtype), stack.config.dropout, stack.training)
+    states = dropout(states + stack.embed_positions(places).to(states.dtype), stack.config.dropout, stack.training)
+    device = states.device.type
+    return states.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else states
 
 
-def encoder_layer(layer: VaswaniLayer, states: torch.Tensor, mask: BlockMask) -> torch.Tensor:
+def encoder_layer(
+    layer: VaswaniLayer, states: torch.Tensor, seen: Seen, seeds: Iterator[torch.Tensor]
+) -> torch.Tensor:
     """Return the (N, D) states behind a layer of the encoder: section 3.1, Figure 1 left."""
-    states = layer._add_and_norm(layer.self_attn_layer_norm, states, attend(layer.self_attn, states, mask))
-    return layer._add_and_norm(layer.final_layer_norm, states, layer._feed_forward(states))
+    output = attend_from(layer.self_attn, states, seen)
+    states = normalize(layer, layer.self_attn_layer_norm, states, output, seeds)
+    return normalize(layer, layer.final_layer_norm, states, layer._feed_forward(states), seeds)
 
 
 def decoder_layer(
     layer: VaswaniDecoderLayer,
     states: torch.Tensor,
-    mask: BlockMask,
+    seen: Seen,
     source_states: torch.Tensor,
-    source_mask: BlockMask,
+    seen_source: Seen,
+    seeds: Iterator[torch.Tensor],
 ) -> torch.Tensor:
     """Return the (M, D) states behind a layer of the decoder: section 3.1, Figure 1 right."""
-    states = layer._add_and_norm(layer.self_attn_layer_norm, states, attend(layer.self_attn, states, mask))
-    attended = attend(layer.encoder_attn, states, source_mask, source_states)
-    states = layer._add_and_norm(layer.encoder_attn_layer_norm, states, attended)
-    return layer._add_and_norm(layer.final_layer_norm, states, layer._feed_forward(states))
+    output = attend_from(layer.self_attn, states, seen)
+    states = normalize(layer, layer.self_attn_layer_norm, states, output, seeds)
+    output = attend_from(layer.encoder_attn, states, seen_source, source_states)
+    states = normalize(layer, layer.encoder_attn_layer_norm, states, output, seeds)
+    return normalize(layer, layer.final_layer_norm, states, layer._feed_forward(states), seeds)
 
 
-def attend(
-    attention: VaswaniAttention, states: torch.Tensor, mask: BlockMask, source_states: torch.Tensor | None = None
+def normalize(
+    layer: VaswaniLayer, norm: nn.LayerNorm, states: torch.Tensor, output: torch.Tensor, seeds: Iterator[torch.Tensor]
+) -> torch.Tensor:
+    """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4, with the next seed for what is dropped."""
+    p = layer.dropout if layer.training else 0.0
+    return add_and_norm(states, output, norm.weight, norm.bias, next(seeds), norm.eps, p)[0]
+
+
+def attend_from(
+    attention: VaswaniAttention, states: torch.Tensor, seen: Seen, source_states: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return multi-head attention (section 3.2.2) from (M, D) states, to themselves or to (N, D) others."""
     projections = attention.q_proj, attention.k_proj, attention.v_proj
@@ -213,13 +203,8 @@ def attend(
         query, key, value = project(projections, states)
     else:
         query, (key, value) = attention.q_proj(states), project(projections[1:], source_states)
-    widths = attention.head_dim, attention.head_dim, attention.v_head_dim
-    heads = (
-        part.unflatten(-1, (-1, width)).transpose(0, 1)[None]  # (1, H, M, d_k)
-        for part, width in zip((query, key, value), widths, strict=True)
-    )
-    output = compiled_attention(*heads, block_mask=mask, scale=attention.scaling)  # (1, H, M, d_v)
-    return attention.out_proj(output[0].transpose(0, 1).flatten(1))
+    heads = attention.q_proj.out_features // attention.head_dim
+    return attention.out_proj(attend(query, key, value, *seen, heads, attention.scaling)[0])
 
 
 def project(projections: Sequence[nn.Linear], states: torch.Tensor) -> tuple[torch.Tensor, ...]:

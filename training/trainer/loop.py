@@ -1,17 +1,16 @@
 """The training loop (sections 5.1 to 5.4): one optimizer update after another, whatever interrupts it."""
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import DistributedType, broadcast_object_list
 from datasets import Dataset
 
 from training.checkpoints.manager import CheckpointManager, ChosenWeights, Progress, Sums
@@ -23,6 +22,7 @@ from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
 from training.trainer.logbook import Logbook, as_time
 from training.trainer.minimization import choose_packing, freeze_key_biases, make_objective, make_optimizer
+from training.trainer.results import PendingResult, Unread, UpdateResult
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
 from vaswani.evaluation import evaluate
@@ -36,30 +36,6 @@ from vaswani.scoring.references import EvaluationSet
 MAX_SKIPPED_IN_A_ROW = 20  # more than fp16 needs to find its scale
 TIMED = 20  # updates, after the first, by which it is judged how long the others will take
 NOT_FINITE = "had a loss or gradient that is not finite"  # by which a sweep knows that a run has diverged
-
-
-class UpdateResult(NamedTuple):
-    """The result of an update, over all processes.
-
-    Attributes
-    ----------
-    loss, nll : float
-        Sums over target tokens of the smoothed and of the plain negative log-likelihood.
-    gradient_norm : float
-    stop_votes, save_votes : float
-        How many processes want the run to end, or a checkpoint to be saved.
-    """
-
-    loss: float
-    nll: float
-    stop_votes: float
-    save_votes: float
-    gradient_norm: float
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether loss and gradient are numbers, so that the weights may be changed by them."""
-        return math.isfinite(self.loss + self.gradient_norm)
 
 
 class TrainingLoop:
@@ -95,6 +71,13 @@ class TrainingLoop:
         optimizer = make_optimizer(objective, self.optimization)
         self.objective, self.optimizer = accelerator.prepare(objective, optimizer)
         self.weights = list(checkpoints.trained.parameters())
+        # A GPU goes on with the next update while the result of the last is read.
+        self.reads_late = (
+            accelerator.device.type == "cuda"
+            and accelerator.scaler is None
+            and accelerator.distributed_type != DistributedType.FSDP
+        )
+        self.unread: list[Unread] = []
         self.divider = None
         if self.data.bpe_dropout is not None:
             self.divider = DroppingEncoder(prepared.tokenizer, self.data.bpe_dropout, self.optimization.seed)
@@ -199,30 +182,47 @@ class TrainingLoop:
             progress.step -= 1
             self.interrupt(str(interrupted))
         progress.epoch, progress.position, progress.epoch_length = update.epoch, update.index, update.epoch_length
-        self.account(update, result)
-        self.logbook.progress.update()
-        self.foretell()
+        self.unread.append(Unread(progress.step, update, result))
+        wants_stop, wants_save = self.read_results(leave=int(self.reads_late and not self.needs_result()))
         if progress.step % self.logging_steps == 0 or progress.step == self.optimization.max_steps:
             self.log(rate)
         paused = time.perf_counter()
-        if result.save_votes:
+        if wants_save:
+            self.read_results()
             self.checkpoints.save(progress, self.optimizer)
             self.last_save_time = time.perf_counter()
         self.evaluate_if_due()
-        if result.stop_votes:
+        if wants_stop:
             self.interrupt(reason or "another process was asked to end")
         self.paused += time.perf_counter() - paused
+
+    def needs_result(self) -> bool:
+        """Return whether something may be due after this update that needs its result: the same for all processes."""
+        step, every = self.progress.step, (self.logging_steps, self.run.save_steps, self.run.eval_steps)
+        return step == self.optimization.max_steps or any(steps and step % steps == 0 for steps in every)
+
+    def read_results(self, leave: int = 0) -> tuple[bool, bool]:
+        """Read and account for what is unread, but for the last `leave`; return votes to stop, and to save."""
+        wants_stop = wants_save = False
+        while len(self.unread) > leave:
+            step, update, pending = self.unread.pop(0)
+            result = pending.read()
+            self.account(step, update, result)
+            self.logbook.progress.update()
+            self.foretell(step)
+            wants_stop, wants_save = wants_stop or result.stop_votes > 0, wants_save or result.save_votes > 0
+        return wants_stop, wants_save
 
     def clock(self) -> float:
         """Return seconds, of which saving and evaluating take none."""
         return time.perf_counter() - self.paused
 
-    def foretell(self) -> None:
+    def foretell(self, step: int) -> None:
         """Say once how long the training will take: by the median, since the first updates may take far longer."""
         if len(self.ends) > TIMED:
             return
         self.ends.append(self.clock())
-        step, left = self.progress.step, self.optimization.max_steps - self.progress.step
+        left = self.optimization.max_steps - step
         if len(self.ends) > TIMED and left:
             seconds = left * float(np.median(np.diff(self.ends)))
             limit = "; max_time ends it before that" if seconds > self.stop.seconds_left() else ""
@@ -243,7 +243,7 @@ class TrainingLoop:
         state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(state >> np.uint64(1)))
 
-    def optimize(self, update: Update, rate: float, wants_stop: bool, wants_save: bool) -> UpdateResult:
+    def optimize(self, update: Update, rate: float, wants_stop: bool, wants_save: bool) -> PendingResult:
         """Do one optimizer update, whose loss is the mean over the target tokens of all micro-batches and processes.
 
         An update whose loss or gradient is not finite leaves the weights as they are. So does one that a signal ends
@@ -270,20 +270,24 @@ class TrainingLoop:
         accelerator.unscale_gradients(self.optimizer)
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
-        votes = torch.tensor([float(wants_stop), float(wants_save)], device=device)
-        totals = accelerator.reduce(torch.cat([sums, votes]))
-        result = UpdateResult(*torch.cat([totals, norm.reshape(1)]).tolist())
+        # Pinned, since a GPU would wait for all it was given before it copied other memory.
+        votes = torch.tensor([float(wants_stop), float(wants_save)], pin_memory=device.type == "cuda")
+        votes = votes.to(device, non_blocking=True)
+        totals = torch.cat([accelerator.reduce(torch.cat([sums, votes])), norm.reshape(1)])
+        result = PendingResult(totals)
         if self.optimization.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.weights, self.optimization.max_grad_norm, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        if self.reads_late:  # the optimizer, too, then learns on the device whether to leave the weights as they are
+            self.optimizer.optimizer.found_inf = 1.0 - totals.sum().isfinite().float()
         # With fp16 the scaler must see every update: it skips by itself, and adapts its scale.
-        if result.is_finite or accelerator.scaler is not None:
+        if self.reads_late or accelerator.scaler is not None or result.read().is_finite:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return result
 
-    def account(self, update: Update, result: UpdateResult) -> None:
+    def account(self, step: int, update: Update, result: UpdateResult) -> None:
         """Add an update to the sums of the next log row, or to the skipped ones.
 
         Raises
@@ -303,11 +307,11 @@ class TrainingLoop:
         first = ", ".join(str(index) for index in np.concatenate(update.pairs)[:5])
         batch = f"update {update.index} of epoch {update.epoch}, training pairs {first}, ..."
         self.logbook.say(
-            f"step {progress.step}: loss {result.loss}, gradient norm {result.gradient_norm}: update skipped ({batch})"
+            f"step {step}: loss {result.loss}, gradient norm {result.gradient_norm}: update skipped ({batch})"
         )
         if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
-                f"{MAX_SKIPPED_IN_A_ROW} updates in a row {NOT_FINITE}, the last at step {progress.step} ({batch}): "
+                f"{MAX_SKIPPED_IN_A_ROW} updates in a row {NOT_FINITE}, the last at step {step} ({batch}): "
                 f"lower learning_rate_factor={self.optimization.learning_rate_factor} or raise "
                 f"warmup_steps={self.optimization.warmup_steps}"
             )
@@ -343,6 +347,7 @@ class TrainingLoop:
 
     def interrupt(self, reason: str) -> NoReturn:
         """Save, unless that is done, and end."""
+        self.read_results()
         if self.checkpoints.saved_step != self.progress.step:
             self.checkpoints.save(self.progress, self.optimizer, "interrupted")
         raise Interrupted(reason)

@@ -1,22 +1,21 @@
 """Training without padding against the same model with padded batches, whose float64 gradients are the truth.
 
-FlexAttention has no gradients without a GPU. What stands in for it here computes the blocks of its mask alone.
+Triton's kernels need a GPU. What stands in for them here is PyTorch's.
 """
 
 import copy
 
 import numpy as np
+import packed_operations
 import pytest
 import torch
-from packed_attention import attention_by_blocks, mask_of
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from torch.nn.attention.flex_attention import flex_attention
 
 from training.data.batch_plan import Side, collate
 from training.data.packing import BLOCK, pack
 from training.gpu import objective as objective_module
-from training.gpu.objective import PackedObjective, block_mask, why_not
+from training.gpu.objective import PackedObjective, why_not
 from training.objective.loss import LabelSmoothedObjective
 from vaswani.models import modeling_vaswani
 
@@ -30,8 +29,8 @@ PLACE = torch.device("cpu"), torch.bfloat16
 
 
 @pytest.fixture
-def attention_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(objective_module, "compiled_attention", attention_by_blocks)
+def on_a_cpu(monkeypatch):
+    packed_operations.stand_in(monkeypatch)
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def gradients(model, compute):
         {"activation_function": "swish"},
     ],
 )
-def test_loss_and_gradients_are_those_of_padded_batches(random_model, sides, attention_on_a_cpu, settings):
+def test_loss_and_gradients_are_those_of_padded_batches(random_model, sides, on_a_cpu, settings):
     model = random_model(**(WIDTHS | settings)).train().double()
     pad = model.config.pad_token_id
     wanted_sums, wanted = gradients(model, lambda: LabelSmoothedObjective(model, 0.2)(*collate(*sides, pad)))
@@ -76,7 +75,7 @@ def test_loss_and_gradients_are_those_of_padded_batches(random_model, sides, att
         torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-10, msg=name)
 
 
-def test_a_model_in_training_drops_and_one_in_evaluation_does_not(random_model, sides, attention_on_a_cpu):
+def test_a_model_in_training_drops_and_one_in_evaluation_does_not(random_model, sides, on_a_cpu):
     model = random_model(**WIDTHS, dropout=0.3, activation_dropout=0.2)
     objective = PackedObjective(model, 0.2, compiled=False)
 
@@ -90,9 +89,9 @@ def test_a_model_in_training_drops_and_one_in_evaluation_does_not(random_model, 
     assert one != other
 
 
-def test_dropout_is_where_the_paper_has_it(random_model, sides, attention_on_a_cpu, monkeypatch):
+def test_dropout_is_where_the_paper_has_it(random_model, sides, on_a_cpu, monkeypatch):
     dropped = []
-    for module in (objective_module, modeling_vaswani):
+    for module in (objective_module, modeling_vaswani, packed_operations):
         monkeypatch.setattr(module, "dropout", lambda states, p, training: dropped.append(p) or states)
     model = random_model(**WIDTHS, dropout=0.3, activation_dropout=0.2).train()
     PackedObjective(model, 0.2, compiled=False)(*pack(*sides, model.config.pad_token_id))
@@ -100,25 +99,8 @@ def test_dropout_is_where_the_paper_has_it(random_model, sides, attention_on_a_c
     assert dropped == [0.3, *2 * encoder, 0.3, *2 * decoder]
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_no_block_is_left_out_in_which_a_query_sees_a_key(is_causal):
-    generator = np.random.default_rng(2)
-    for count, longest in ((3, 500), (60, 30), (300, 3), (1, 1)):
-        lengths = generator.integers(1, longest + 1, (2, count))
-        batch = pack(*(Side(np.ones(each.sum(), int), each) for each in lengths), 9)
-        queries = batch.target_sentences
-        keys = queries if is_causal else batch.source_sentences
-        wanted = queries[:, None] == keys
-        mask = block_mask(queries, keys, is_causal)
-        assert mask_of(mask).equal(wanted.tril() if is_causal else wanted)
-        if is_causal:
-            assert not mask.to_dense().triu(1).any()
-        if count == 300:  # and most others are
-            assert mask.to_dense().float().mean() < 0.6
-
-
 @pytest.mark.parametrize("compiled", [False, True])
-def test_the_loss_is_compiled_where_the_model_is(random_model, sides, attention_on_a_cpu, monkeypatch, compiled):
+def test_the_loss_is_compiled_where_the_model_is(random_model, sides, on_a_cpu, monkeypatch, compiled):
     given = {}
     monkeypatch.setattr(objective_module, "fused_label_smoothed_sums", lambda *_, **named: given.update(named))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
@@ -129,13 +111,12 @@ def test_the_loss_is_compiled_where_the_model_is(random_model, sides, attention_
 @pytest.mark.smoke
 def test_one_graph_serves_batches_of_all_sizes(random_model, monkeypatch):
     counter = CompileCounter()
-    monkeypatch.setattr(objective_module, "compiled_attention", flex_attention)
     model = random_model(**WIDTHS, encoder_layers=3).train()
     given = {}
     monkeypatch.setattr(torch, "compile", lambda function, **options: given.update(options) or function)
     objective = PackedObjective(model, 0.2, compiled=True)
     monkeypatch.undo()
-    monkeypatch.setattr(objective_module, "compiled_attention", flex_attention)
+    packed_operations.stand_in(monkeypatch)
     options = given.pop("options")
     assert given == {"dynamic": True}
     assert options == {"triton.mix_order_reduction_non_strict_mode": True} or not options  # an older torch
@@ -154,13 +135,13 @@ def test_one_graph_serves_batches_of_all_sizes(random_model, monkeypatch):
     [
         ({}, None),
         ({"attention_restriction": 3}, "attention is restricted (attention_restriction=3)"),
-        ({"attention_dropout": 0.1}, "FlexAttention has no attention_dropout, here 0.1"),
+        ({"attention_dropout": 0.1}, "the kernels for it have no attention_dropout, here 0.1"),
         ({"position_embedding_type": "learned"}, "positions must be sinusoidal for it, and are learned"),
-        ({"head_dim": 48}, "FlexAttention wants heads of 16, 32, 64, ... columns, and one has 48"),
-        ({"v_head_dim": 8}, "FlexAttention wants heads of 16, 32, 64, ... columns, and one has 8"),
+        ({"head_dim": 48}, "the kernels for it want heads of 16, 32, 64, ... columns, and one has 48"),
+        ({"v_head_dim": 8}, "the kernels for it want heads of 16, 32, 64, ... columns, and one has 8"),
     ],
 )
-def test_it_says_why_a_models_sentences_are_padded(random_model, attention_on_a_cpu, settings, reason):
+def test_it_says_why_a_models_sentences_are_padded(random_model, on_a_cpu, settings, reason):
     assert why_not(random_model(**(WIDTHS | settings)), *PLACE) == reason
 
 
@@ -168,25 +149,36 @@ def test_a_model_of_another_kind_is_padded():
     assert why_not(nn.Linear(1, 1), *PLACE) == "only the Transformer's need not be, and this is Linear"
 
 
-def test_attention_is_tried_as_a_layer_needs_it(random_model, monkeypatch):
+def test_the_kernels_are_tried_as_a_layer_needs_them(random_model, monkeypatch):
     tried = []
 
-    def attention(query, key, value, block_mask, scale):
-        tried.append((query.shape, key.shape, value.shape, query.dtype, block_mask.seq_lengths, scale))
-        value.register_hook(lambda gradient: tried.append("gradients"))
-        return attention_by_blocks(query, key, value, block_mask, scale)
+    def attend(query, key, value, *seen_and_heads_and_scale):
+        *seen, heads, scale = seen_and_heads_and_scale
+        tried.append(
+            (query.shape, key.shape, value.shape, query.dtype, [each.tolist() for each in seen], heads, scale)
+        )
+        value.register_hook(lambda gradient: tried.append("gradients of attention"))
+        return packed_operations.attend(query, key, value, *seen, heads, scale)
 
-    monkeypatch.setattr(objective_module, "compiled_attention", attention)
-    assert why_not(random_model(**WIDTHS), *PLACE) is None
+    def add_and_norm(states, output, gain, bias, seed, eps, p):
+        tried.append((states.shape, output.dtype, gain.dtype, eps, p))
+        states.register_hook(lambda gradient: tried.append("gradients of the norm"))
+        return packed_operations.add_and_norm(states, output, gain, bias, seed, eps, p)
+
+    monkeypatch.setattr(objective_module, "attend", attend)
+    monkeypatch.setattr(objective_module, "add_and_norm", add_and_norm)
+    assert why_not(random_model(**WIDTHS, dropout=0.3, layer_norm_eps=0.5), *PLACE) is None
     rows = 2 * BLOCK
-    shapes = (1, 3, rows, 16), (1, 3, rows, 16), (1, 3, rows, 32)
-    assert tried == [(*shapes, torch.bfloat16, (rows, rows), 0.25), "gradients"]
+    ends = [[end] * rows for end in (0, rows)] * 2
+    assert tried[0] == ((rows, 48), (rows, 48), (rows, 96), torch.bfloat16, ends, 3, 0.25)
+    assert tried[1] == ((rows, 48), torch.bfloat16, torch.float32, 0.5, 0.3)
+    assert sorted(tried[2:]) == ["gradients of attention", "gradients of the norm"]
 
 
-def test_where_it_does_not_work_sentences_are_padded(random_model):
-    """On a CPU it has no gradients."""
+def test_where_they_do_not_work_sentences_are_padded(random_model):
+    """On a CPU there are none."""
     reason = why_not(random_model(**WIDTHS), *PLACE)
-    assert reason.startswith("FlexAttention does not work here (")
+    assert reason.startswith("Triton's kernels do not work here (")
     assert "\n" not in reason
 
 

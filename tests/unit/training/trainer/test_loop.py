@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from packed_attention import attention_by_blocks
+from packed_operations import stand_in
 from tokenizers import Tokenizer, models
 
 from training.checkpoints.files import list_checkpoints
 from training.checkpoints.fingerprint import run_fingerprint
 from training.checkpoints.manager import CheckpointManager, ChosenWeights
 from training.data.preparation import prepare
-from training.gpu import objective as packed_module
 from training.gpu.objective import PackedObjective
 from training.objective.loss import LabelSmoothedObjective
 from training.objective.schedule import learning_rate
@@ -133,7 +132,7 @@ def test_the_gradient_norm_of_a_row_is_the_mean_of_its_updates_before_clipping(m
 
     def watched(*given, **named):
         result = optimize(*given, **named)
-        norms.append(result.gradient_norm)
+        norms.append(result.read().gradient_norm)
         return result
 
     monkeypatch.setattr(loop, "optimize", watched)
@@ -401,7 +400,7 @@ def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, mon
     padded.train()
     wanted = rows(padded)
     monkeypatch.setattr(loop_module, "choose_packing", lambda *given: True)
-    monkeypatch.setattr(packed_module, "compiled_attention", attention_by_blocks)
+    stand_in(monkeypatch)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     torch.manual_seed(1)
     packed = make_loop(**given, torch_compile=compiled)
@@ -477,7 +476,7 @@ def test_a_long_gradient_is_shrunk_and_a_short_one_is_not(make_loop):
     def first_moment(limit: float | None) -> tuple[torch.Tensor, float]:
         torch.manual_seed(1)
         loop = make_loop(overwrite_output_dir=True, **({} if limit is None else {"max_grad_norm": limit}))
-        result = loop.optimize(next(loop.updates()), 0.0, wants_stop=False, wants_save=False)
+        result = loop.optimize(next(loop.updates()), 0.0, wants_stop=False, wants_save=False).read()
         moments = [state["exp_avg"].flatten() for state in loop.optimizer.optimizer.state.values()]
         return torch.cat(moments) / 0.1, result.gradient_norm
 
@@ -586,7 +585,7 @@ def test_the_gradient_divides_by_all_tokens_of_the_update_and_a_mean_of_means_is
     right = gradient([1 / update.target_tokens] * len(sizes))
     mean_of_means = gradient([1 / size / len(sizes) for size in sizes])
     loop.optimizer.zero_grad()
-    result = loop.optimize(update, 0.0, wants_stop=False, wants_save=False)
+    result = loop.optimize(update, 0.0, wants_stop=False, wants_save=False).read()
     norm = result.gradient_norm
     # Sums in another order differ by some 1e-5; the mean of means, the control, by far more.
     assert norm == pytest.approx(right.norm().item(), rel=1e-4)
