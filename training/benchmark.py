@@ -7,7 +7,7 @@ python training/benchmark.py generate --turns 10
 python training/benchmark.py engines --engine_model runs/demo/model --engine_source test.en
 python training/benchmark.py start --starts 10
 python training/benchmark.py memory --picture docs/memory.svg
-python training/benchmark.py train --device cuda --config_name base-en-de --torch_compile true
+python training/benchmark.py train --device cuda --config_name base-en-de
 """
 
 import argparse

@@ -258,12 +258,14 @@ class RunSettings:
     )
     attn_implementation: str = _setting(
         "Attention of transformers to train with: 'sdpa', 'eager' (faster on CPUs with short sentences), ...; where "
-        "kernels in C compute between products, on a CPU in bf16, they do it; where nothing is padded, on a GPU, those "
-        "in Triton do.",
+        "kernels in C compute between products, on a CPU in bf16, they do it; where nothing is padded, on a GPU, "
+        "those in Triton do.",
         default="sdpa",
     )
     tf32: bool = _setting("Whether float32 matrix products may use TensorFloat-32 on a GPU.", default=False)
-    torch_compile: bool = _setting("Whether to compile the model (for GPUs; slower on CPUs).", default=False)
+    torch_compile: bool = _setting(
+        "Whether to compile a model that is padded on a GPU (slower on CPUs).", default=False
+    )
     dataloader_num_workers: Annotated[int | None, AT_LEAST_0] = _setting(
         "Processes that load batches for each training process; none means 2 beside a GPU, else 0.", default=None
     )

@@ -49,7 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--config_name", help="as for run.py; default: 3 + 3 layers of 256, vocabulary 8,000")
     data.add_argument("--max_tokens_per_batch", type=at_least_one, help="default: 1,600, on a GPU the paper's 25,000")
     data.add_argument("--max_tokens_per_device", type=at_least_one, default=32_768)
-    data.add_argument("--torch_compile", default="false", choices=["true", "false"], help="of our loop alone")
     measuring = parser.add_argument_group("train: measuring")
     measuring.add_argument(
         "--rounds", type=at_least_one, default=3, help="turns that every contender takes (default: %(default)s)"
@@ -157,8 +156,6 @@ class Workload:
     config : VaswaniConfig
     flags : list of str
         The flags of run.py that name data and model.
-    torch_compile : str
-        "true" or "false": whether our loop compiles the model.
     steps : int
         Updates of our loop: four equal parts, of which the first is warm-up.
     tokens : int
@@ -173,7 +170,6 @@ class Workload:
     device: str
     config: VaswaniConfig
     flags: list[str]
-    torch_compile: str
     steps: int
     tokens: int
     seconds: float
@@ -202,7 +198,6 @@ class Workload:
             device=options.device,
             config=config,
             flags=flags,
-            torch_compile=options.torch_compile,
             steps=4 * math.ceil(tokens / budget / 3),
             tokens=tokens,
             seconds=options.seconds,
@@ -216,9 +211,7 @@ class Workload:
         loader = Contender("our loader alone", "", lambda: self.measure("loader", ""))
         if self.device == "cuda":
             trainer = Contender("MarianMT with Seq2SeqTrainer", "bf16", lambda: self.measure("trainer", "bf16"))
-            as_written = partial(replace(self, torch_compile="false").measure_ours, "bf16")
-            plain = [Contender(f"{OURS}, not compiled", "bf16", as_written)] if self.torch_compile == "true" else []
-            return [ours, *plain, trainer, batched, loader]
+            return [ours, trainer, batched, loader]
         # Not MarianMT's default attention, but faster on a CPU, so ours uses it too.
         eager = [Contender("MarianMT, eager", "bf16", lambda: self.measure("batched", "bf16", "eager"))]
         entered = [ours, Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32"))]
@@ -252,7 +245,6 @@ class Workload:
         flags = ["--overwrite_output_dir=true", f"--output_dir={output_dir}", "--eval_steps=0", "--save_steps=0"]
         flags += [f"--max_steps={self.steps}", f"--logging_steps={self.steps // 4}"]
         flags += [f"--mixed_precision={'bf16' if precision == 'bf16' else 'no'}"]
-        flags += [f"--torch_compile={self.torch_compile}"]
         on_gpu = self.device == "cuda"
         program = ["-c", MEASURED_RUN, str(RUN)] if on_gpu else [str(RUN)]
         output, peak_bytes = run_and_watch([*launcher(processes), *program, *self.flags, *flags])

@@ -1,7 +1,7 @@
-"""Triton's kernels for what lies between the products of a layer, for rows that stand one after another.
+"""Triton's kernels for what lies between the products, for rows that stand one after another.
 
-Rows are packed: a head's columns stand side by side, and a tensor may be a part of the columns of a wider one. Numbers
-of rows are multiples of `BLOCK`; sums are in float32.
+A head's columns stand side by side, and queries, keys and values may be columns of a wider matrix. Their numbers are
+multiples of `packing.BLOCK`. Sums are in float32.
 """
 
 import triton
@@ -15,13 +15,13 @@ NEVER = tl.constexpr(-1e30)  # the score of a key that a query does not see
 @triton.jit
 def read(pointer, rows, stride, columns, inside):
     """Read some columns of some rows; zeros outside."""
-    return tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=inside[:, None], other=0.0)
+    return tl.load(pointer + rows[:, None].to(tl.int64) * stride + columns[None, :], mask=inside[:, None], other=0.0)
 
 
 @triton.jit
 def write(pointer, rows, stride, columns, values):
     """Write some columns of some rows."""
-    tl.store(pointer + rows[:, None] * stride + columns[None, :], values.to(pointer.dtype.element_ty))
+    tl.store(pointer + rows[:, None].to(tl.int64) * stride + columns[None, :], values.to(pointer.dtype.element_ty))
 
 
 @triton.jit
@@ -40,9 +40,8 @@ def attend(
     highest = tl.full([QUERIES], NEVER, tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
     output = tl.zeros([QUERIES, VALUE_WIDTH], tl.float32)
-    for start in range(
-        tl.load(first_key_ptr + block * QUERIES), tl.load(end_key_ptr + (block + 1) * QUERIES - 1), KEYS
-    ):
+    lowest, stop = tl.load(first_key_ptr + block * QUERIES), tl.load(end_key_ptr + (block + 1) * QUERIES - 1)
+    for start in range(lowest, stop, KEYS):
         keys = start + tl.arange(0, KEYS)
         key = read(key_ptr, keys, key_stride, columns, keys < key_rows)
         value = read(value_ptr, keys, value_stride, value_columns, keys < key_rows)
@@ -61,11 +60,14 @@ def attend(
 
 @triton.jit
 def attend_backward_queries(
-    query_ptr, key_ptr, value_ptr, output_ptr, d_output_ptr, logsumexp_ptr, product_ptr, d_query_ptr, first_key_ptr,
-    end_key_ptr, query_rows, key_rows, query_stride, key_stride, value_stride, SCALE: tl.constexpr,
-    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    query_ptr, key_ptr, value_ptr, output_ptr, d_output_ptr, logsumexp_ptr, product_ptr, d_query_ptr, d_bias_ptr,
+    first_key_ptr, end_key_ptr, query_rows, key_rows, query_stride, key_stride, value_stride, d_query_stride,
+    SCALE: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a block of queries in a head, and the products of output and its gradient by row."""
+    """Compute the gradients of a block of queries in a head, and the products of output and its gradient by row.
+
+    Of the gradient of the queries' bias, the share of the block.
+    """
     block, head, heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     queries = block * QUERIES + tl.arange(0, QUERIES)
     columns = head * WIDTH + tl.arange(0, WIDTH)
@@ -79,9 +81,8 @@ def attend_backward_queries(
     tl.store(product_ptr + head * query_rows + queries, product)
     first, end = tl.load(first_key_ptr + queries), tl.load(end_key_ptr + queries)
     d_query = tl.zeros([QUERIES, WIDTH], tl.float32)
-    for start in range(
-        tl.load(first_key_ptr + block * QUERIES), tl.load(end_key_ptr + (block + 1) * QUERIES - 1), KEYS
-    ):
+    lowest, stop = tl.load(first_key_ptr + block * QUERIES), tl.load(end_key_ptr + (block + 1) * QUERIES - 1)
+    for start in range(lowest, stop, KEYS):
         keys = start + tl.arange(0, KEYS)
         key = read(key_ptr, keys, key_stride, columns, keys < key_rows)
         value = read(value_ptr, keys, value_stride, value_columns, keys < key_rows)
@@ -91,16 +92,21 @@ def attend_backward_queries(
         d_weights = tl.dot(d_output, tl.trans(value), input_precision="ieee")
         d_scores = weights * (d_weights - product[:, None])
         d_query += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
-    write(d_query_ptr, queries, heads * WIDTH, columns, d_query * SCALE)
+    write(d_query_ptr, queries, d_query_stride, columns, d_query * SCALE)
+    tl.store(d_bias_ptr + block * heads * WIDTH + columns, tl.sum(d_query, 0) * SCALE)
 
 
 @triton.jit
 def attend_backward_keys(
-    query_ptr, key_ptr, value_ptr, d_output_ptr, logsumexp_ptr, product_ptr, d_key_ptr, d_value_ptr, first_key_ptr,
-    end_key_ptr, first_query_ptr, end_query_ptr, query_rows, key_rows, query_stride, key_stride, value_stride,
-    SCALE: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    query_ptr, key_ptr, value_ptr, d_output_ptr, logsumexp_ptr, product_ptr, d_key_ptr, d_value_ptr, d_bias_ptr,
+    first_key_ptr, end_key_ptr, first_query_ptr, end_query_ptr, query_rows, key_rows, query_stride, key_stride,
+    value_stride, d_key_stride, d_value_stride, SCALE: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a block of keys and values in a head; the other kernel must have run before."""
+    """Compute the gradients of a block of keys and values in a head; the other kernel must have run before.
+
+    Of the gradient of the values' bias, the share of the block; the keys' bias has none.
+    """
     block, head, heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     keys = block * KEYS + tl.arange(0, KEYS)
     columns = head * WIDTH + tl.arange(0, WIDTH)
@@ -109,9 +115,8 @@ def attend_backward_keys(
     value = read(value_ptr, keys, value_stride, value_columns, keys < key_rows)
     d_key = tl.zeros([KEYS, WIDTH], tl.float32)
     d_value = tl.zeros([KEYS, VALUE_WIDTH], tl.float32)
-    for start in range(
-        tl.load(first_query_ptr + block * KEYS), tl.load(end_query_ptr + (block + 1) * KEYS - 1), QUERIES
-    ):
+    lowest, stop = tl.load(first_query_ptr + block * KEYS), tl.load(end_query_ptr + (block + 1) * KEYS - 1)
+    for start in range(lowest, stop, QUERIES):
         queries = start + tl.arange(0, QUERIES)
         here = queries < query_rows
         query = read(query_ptr, queries, query_stride, columns, here)
@@ -127,8 +132,9 @@ def attend_backward_keys(
         d_weights = tl.dot(value, tl.trans(d_output), input_precision="ieee")
         d_scores = weights * (d_weights - product[None, :])
         d_key += tl.dot(d_scores.to(query.dtype), query, input_precision="ieee")
-    write(d_key_ptr, keys, heads * WIDTH, columns, d_key * SCALE)
-    write(d_value_ptr, keys, heads * VALUE_WIDTH, value_columns, d_value)
+    write(d_key_ptr, keys, d_key_stride, columns, d_key * SCALE)
+    write(d_value_ptr, keys, d_value_stride, value_columns, d_value)
+    tl.store(d_bias_ptr + block * heads * VALUE_WIDTH + value_columns, tl.sum(d_value, 0))
 
 
 @triton.jit
@@ -176,15 +182,19 @@ def add_and_norm(
 
 @triton.jit
 def add_and_norm_backward(
-    d_normed_ptr, sum_ptr, mean_ptr, rstd_ptr, gain_ptr, seed_ptr, d_states_ptr, d_output_ptr, d_affine_ptr, rows,
+    d_normed_ptr, sum_ptr, mean_ptr, rstd_ptr, gain_ptr, seed_ptr, d_states_ptr, d_output_ptr, d_vectors_ptr, rows,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of every so many rows, and of gain and bias the shares of these rows."""
+    """Compute the gradients of every so many rows.
+
+    Of the gradients of gain and bias, and of the bias that the sublayer's output had, the shares of these rows.
+    """
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, COLUMNS)
     gain = tl.load(gain_ptr + column, mask=column < WIDTH, other=0.0)
     d_gain = tl.zeros([ROWS, COLUMNS], tl.float32)
     d_bias = tl.zeros([ROWS, COLUMNS], tl.float32)
+    d_output_bias = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(program * ROWS, rows, programs * ROWS):
         row = start + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
@@ -200,8 +210,49 @@ def add_and_norm_backward(
         along = tl.sum(d_normal * normal, 1) / WIDTH
         d_total = (d_normal - tl.sum(d_normal, 1)[:, None] / WIDTH - normal * along[:, None]) * rstd[:, None]
         tl.store(d_states_ptr + places, d_total.to(d_states_ptr.dtype.element_ty), mask=inside)
-        d_output = d_total * dropout_scales(seed_ptr, places, P)
+        d_output = tl.where(inside, d_total * dropout_scales(seed_ptr, places, P), 0.0)
+        d_output_bias += d_output
         tl.store(d_output_ptr + places, d_output.to(d_output_ptr.dtype.element_ty), mask=inside)
-    shares = d_affine_ptr + program * 2 * WIDTH + column
+    shares = d_vectors_ptr + program * 3 * WIDTH + column
     tl.store(shares, tl.sum(d_gain, 0), mask=column < WIDTH)
     tl.store(shares + WIDTH, tl.sum(d_bias, 0), mask=column < WIDTH)
+    tl.store(shares + 2 * WIDTH, tl.sum(d_output_bias, 0), mask=column < WIDTH)
+
+
+@triton.jit
+def relu_backward(
+    d_active_ptr, active_ptr, d_bias_ptr, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """Let the gradient through where a block was active, in place; of the gradient of the bias, the block's share."""
+    block = tl.program_id(0)
+    row = block * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row[:, None] < rows) & (column[None, :] < width)
+    places = row[:, None].to(tl.int64) * width + column[None, :]
+    active = tl.load(active_ptr + places, mask=inside, other=0.0)
+    d_active = tl.load(d_active_ptr + places, mask=inside, other=0.0)
+    d_active = tl.where(active > 0, d_active, 0.0)
+    tl.store(d_active_ptr + places, d_active, mask=inside)
+    tl.store(d_bias_ptr + block * width + column, tl.sum(d_active.to(tl.float32), 0), mask=column < width)
+
+
+@triton.jit
+def softmax(logits_ptr, logsumexp_ptr, width, COLUMNS: tl.constexpr):
+    """Replace a row of logits by probabilities, and keep its logsumexp."""
+    row = tl.program_id(0).to(tl.int64)
+    highest = tl.full([COLUMNS], NEVER, tl.float32)
+    total = tl.zeros([COLUMNS], tl.float32)
+    for start in range(0, width, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        logits = tl.load(logits_ptr + row * width + column, mask=column < width, other=NEVER).to(tl.float32)
+        higher = tl.maximum(highest, logits)
+        total = total * tl.exp2((highest - higher) * LOG2_E) + tl.exp2((logits - higher) * LOG2_E)
+        highest = higher
+    top = tl.max(highest, 0)
+    logsumexp = top + tl.log2(tl.sum(total * tl.exp2((highest - top) * LOG2_E), 0)) / LOG2_E
+    tl.store(logsumexp_ptr + row, logsumexp)
+    for start in range(0, width, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        logits = tl.load(logits_ptr + row * width + column, mask=column < width, other=NEVER).to(tl.float32)
+        probabilities = tl.exp2((logits - logsumexp) * LOG2_E)
+        tl.store(logits_ptr + row * width + column, probabilities.to(logits_ptr.dtype.element_ty), mask=column < width)

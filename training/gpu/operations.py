@@ -1,4 +1,4 @@
-"""What a GPU computes between the products of a layer, as operations of PyTorch: attention, residual and norm.
+"""What a GPU computes between the products: attention, residual and norm, ReLU and softmax, and their gradients.
 
 The rows of a batch stand one after another, so that a query sees keys that do: an interval of them. Triton's kernels
 compute a few blocks where FlexAttention, which may hold any mask, needs three times as long.
@@ -7,13 +7,15 @@ compute a few blocks where FlexAttention, which may hold any mask, needs three t
 from typing import NamedTuple
 
 import torch
-from torch.library import triton_op, wrap_triton
 
 
 # What measured best with heads of 64 columns: rows of queries and of keys at a time, and warps.
 QUERIES, KEYS, WARPS = 64, 32, 4
 # The rows that a program of layer normalization holds at a time, and, for its gradients, programs at a time.
 NORM_ROWS, NORM_PROGRAMS = 4, 528
+# A block of ReLU's gradients, and the logits that a program of the softmax holds at a time.
+RELU_ROWS, RELU_COLUMNS = 64, 64
+LOGITS = 4096
 
 
 class Seen(NamedTuple):
@@ -37,7 +39,7 @@ def same_sentence(queries: torch.Tensor, keys: torch.Tensor, is_causal: bool = F
     """
     first_key, end_key = _ends(keys, queries)
     if is_causal:
-        here = torch.arange(queries.shape[0], device=queries.device, dtype=torch.int32)
+        here = torch.arange(len(queries), device=queries.device, dtype=torch.int32)
         return Seen(first_key, here + 1, here, end_key)
     return Seen(first_key, end_key, *_ends(queries, keys))
 
@@ -47,27 +49,29 @@ def _ends(sentences: torch.Tensor, wanted: torch.Tensor) -> list[torch.Tensor]:
     return [torch.searchsorted(sentences, wanted, out_int32=True, right=right) for right in (False, True)]
 
 
-@triton_op("vaswani::attend", mutates_args=())
-def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    first_key: torch.Tensor,
-    end_key: torch.Tensor,
-    first_query: torch.Tensor,
-    end_query: torch.Tensor,
-    heads: int,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute multi-head attention (Eq. 1 of section 3.2.1) of packed rows.
+class Projected(NamedTuple):
+    """Queries (M, H * d_k), keys (N, H * d_k) and values (N, H * d_v), or their gradients.
+
+    They may be columns of wider matrices. M and N are multiples of `packing.BLOCK`.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+    @property
+    def strides(self) -> list[int]:
+        """From row to row."""
+        return [part.stride(0) for part in self]
+
+
+def attend(projected: Projected, seen: Seen, heads: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute multi-head attention (Eq. 1 of section 3.2.1).
 
     Parameters
     ----------
-    query : Tensor of shape (M, heads * d_k)
-    key, value : Tensor of shape (N, heads * d_k) and (N, heads * d_v)
-        Rows need not stand side by side, but columns must. M and N are multiples of `BLOCK`.
-    first_key, end_key, first_query, end_query : Tensor
-        As `Seen` has them.
+    projected : Projected
+    seen : Seen
     heads : int
     scale : float
         d_k^-0.5.
@@ -80,68 +84,78 @@ def attend(
     """
     from training.gpu import kernels
 
-    rows = query.shape[0]  # of any size, where `len` would be of this one
-    width, value_width = query.shape[1] // heads, value.shape[1] // heads
-    output = value.new_empty((rows, heads * value_width))
-    logsumexp = query.new_empty((heads, rows), dtype=torch.float32)
-    wrap_triton(kernels.attend)[(rows // QUERIES, heads)](
-        query, key, value, output, logsumexp, first_key, end_key, rows, key.shape[0],
-        query.stride(0), key.stride(0), value.stride(0),
-        SCALE=scale, WIDTH=width, VALUE_WIDTH=value_width, QUERIES=QUERIES, KEYS=KEYS, num_warps=WARPS,
-    )  # fmt: skip
+    rows, key_rows = len(projected.query), len(projected.key)
+    output = projected.value.new_empty(rows, projected.value.shape[1])
+    logsumexp = output.new_empty(heads, rows, dtype=torch.float32)
+    kernels.attend[(rows // QUERIES, heads)](
+        *projected, output, logsumexp, *seen[:2], rows, key_rows, *projected.strides, **_sizes(projected, heads, scale)
+    )
     return output, logsumexp
 
 
-@triton_op("vaswani::attend_backward", mutates_args=())
 def attend_backward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    first_key: torch.Tensor,
-    end_key: torch.Tensor,
-    first_query: torch.Tensor,
-    end_query: torch.Tensor,
+    projected: Projected,
+    seen: Seen,
+    heads: int,
+    scale: float,
     output: torch.Tensor,
     logsumexp: torch.Tensor,
     d_output: torch.Tensor,
-    heads: int,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of query, key and value, from that of the output, which must be contiguous."""
+    into: Projected,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the gradients of what was projected, and return those of the biases of queries and of values.
+
+    The bias of the keys has none: it shifts all scores of a query alike.
+    """
     from training.gpu import kernels
 
-    rows, key_rows = query.shape[0], key.shape[0]
-    width, value_width = query.shape[1] // heads, value.shape[1] // heads
-    d_query, d_key, d_value = (part.new_empty(part.shape) for part in (query, key, value))
+    rows, key_rows, sizes = len(projected.query), len(projected.key), _sizes(projected, heads, scale)
     product = torch.empty_like(logsumexp)
-    sizes = {"SCALE": scale, "WIDTH": width, "VALUE_WIDTH": value_width, "QUERIES": QUERIES, "KEYS": KEYS}
-    layout = rows, key_rows, query.stride(0), key.stride(0), value.stride(0)
-    wrap_triton(kernels.attend_backward_queries)[(rows // QUERIES, heads)](
-        query, key, value, output, d_output, logsumexp, product, d_query, first_key, end_key, *layout,
-        **sizes, num_warps=WARPS,
+    d_query_bias, d_value_bias = (
+        output.new_empty(blocks, part.shape[1], dtype=torch.float32)
+        for blocks, part in ((rows // QUERIES, projected.query), (key_rows // KEYS, projected.value))
+    )
+    kernels.attend_backward_queries[(rows // QUERIES, heads)](
+        *projected, output, d_output, logsumexp, product, into.query, d_query_bias, *seen[:2],
+        rows, key_rows, *projected.strides, into.strides[0], **sizes,
     )  # fmt: skip
-    wrap_triton(kernels.attend_backward_keys)[(key_rows // KEYS, heads)](
-        query, key, value, d_output, logsumexp, product, d_key, d_value, first_key, end_key, first_query, end_query,
-        *layout, **sizes, num_warps=WARPS,
+    kernels.attend_backward_keys[(key_rows // KEYS, heads)](
+        *projected, d_output, logsumexp, product, into.key, into.value, d_value_bias, *seen,
+        rows, key_rows, *projected.strides, *into.strides[1:], **sizes,
     )  # fmt: skip
-    return d_query, d_key, d_value
+    return d_query_bias.sum(0), d_value_bias.sum(0)
 
 
-def _keep_for_attend(ctx, inputs, output) -> None:
-    *tensors, ctx.heads, ctx.scale = inputs
-    ctx.save_for_backward(*tensors, *output)
-    ctx.mark_non_differentiable(output[1])
+def _sizes(projected: Projected, heads: int, scale: float) -> dict[str, float]:
+    """Return what the kernels of attention are compiled for."""
+    width, value_width = (part.shape[1] // heads for part in projected[1:])
+    return {
+        "SCALE": scale,
+        "WIDTH": width,
+        "VALUE_WIDTH": value_width,
+        "QUERIES": QUERIES,
+        "KEYS": KEYS,
+        "num_warps": WARPS,
+    }
 
 
-def _attend_backward(ctx, d_output, _):
-    gradients = attend_backward(*ctx.saved_tensors, d_output.contiguous(), ctx.heads, ctx.scale)
-    return *gradients, None, None, None, None, None, None
+class Normed(NamedTuple):
+    """What layer normalization gives, and what its gradients need.
+
+    Attributes
+    ----------
+    output, total : Tensor of shape (N, D)
+        The result, and what was normalized, in the type of the products; between, all is float32.
+    mean, rstd : Tensor of shape (N,)
+        Of what was normalized, and the reciprocal of its deviation.
+    """
+
+    output: torch.Tensor
+    total: torch.Tensor
+    mean: torch.Tensor
+    rstd: torch.Tensor
 
 
-attend.register_autograd(_attend_backward, setup_context=_keep_for_attend)
-
-
-@triton_op("vaswani::add_and_norm", mutates_args=())
 def add_and_norm(
     states: torch.Tensor,
     output: torch.Tensor,
@@ -150,61 +164,49 @@ def add_and_norm(
     seed: torch.Tensor,
     eps: float,
     p: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Normed:
     """Compute LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4.
 
     Parameters
     ----------
     states, output : Tensor of shape (N, D)
-        x and what the sublayer makes of it, contiguous.
+        x and what the sublayer makes of it, of the same type.
     gain, bias : Tensor of shape (D,)
         Of layer normalization.
     seed : Tensor
         One integer of 32 bits, from which it follows what is dropped.
     eps, p : float
         Of layer normalization and of dropout.
-
-    Returns
-    -------
-    normed : Tensor of shape (N, D)
-        In the type of the sublayer's output; between, all is float32.
-    total : Tensor of shape (N, D)
-        What was normalized, in the same type, and the mean and the reciprocal of the deviation of its rows, (N,)
-        each; for the gradients.
     """
     from training.gpu import kernels
 
     rows, width = output.shape
     normed, total = torch.empty_like(output), torch.empty_like(output)
-    mean, rstd = (output.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    wrap_triton(kernels.add_and_norm)[((rows + NORM_ROWS - 1) // NORM_ROWS,)](
+    mean, rstd = output.new_empty(2, rows, dtype=torch.float32)
+    kernels.add_and_norm[(-(-rows // NORM_ROWS),)](
         states, output, gain, bias, seed, normed, total, mean, rstd, rows,
         WIDTH=width, COLUMNS=power_of_two(width), ROWS=NORM_ROWS, EPS=eps, P=p, num_warps=WARPS,
     )  # fmt: skip
-    return normed, total, mean, rstd
+    return Normed(normed, total, mean, rstd)
 
 
-@triton_op("vaswani::add_and_norm_backward", mutates_args=())
 def add_and_norm_backward(
-    d_normed: torch.Tensor,
-    total: torch.Tensor,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-    gain: torch.Tensor,
-    seed: torch.Tensor,
-    p: float,
+    d_normed: torch.Tensor, normed: Normed, gain: torch.Tensor, seed: torch.Tensor, p: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of states and output, and of gain and bias (programs, 2, D), whose sums are these."""
+    """Return the gradients of x and of the sublayer's output, (N, D), and those of three vectors, (3, D).
+
+    These are gain and bias, and the bias that is the last step of the sublayer.
+    """
     from training.gpu import kernels
 
-    rows, width = total.shape
-    d_states, d_output = torch.empty_like(total), torch.empty_like(total)
-    d_affine = gain.new_empty((NORM_PROGRAMS, 2, width), dtype=torch.float32)
-    wrap_triton(kernels.add_and_norm_backward)[(NORM_PROGRAMS,)](
-        d_normed, total, mean, rstd, gain, seed, d_states, d_output, d_affine, rows,
+    rows, width = normed.total.shape
+    d_states, d_output = torch.empty_like(normed.total), torch.empty_like(normed.total)
+    d_vectors = gain.new_empty(NORM_PROGRAMS, 3, width, dtype=torch.float32)
+    kernels.add_and_norm_backward[(NORM_PROGRAMS,)](
+        d_normed, *normed[1:], gain, seed, d_states, d_output, d_vectors, rows,
         WIDTH=width, COLUMNS=power_of_two(width), ROWS=NORM_ROWS, P=p, num_warps=WARPS,
     )  # fmt: skip
-    return d_states, d_output, d_affine
+    return d_states, d_output, d_vectors.sum(0)
 
 
 def power_of_two(number: int) -> int:
@@ -212,17 +214,23 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _keep_for_norm(ctx, inputs, output) -> None:
-    _, _, gain, _, seed, _, ctx.p = inputs
-    _, *kept = output
-    ctx.save_for_backward(*kept, gain, seed)
-    ctx.mark_non_differentiable(*kept)
+def relu_backward_(d_active: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
+    """Let the gradient (N, F) through where the output of ReLU is above zero; return that of the bias before it."""
+    from training.gpu import kernels
+
+    rows, width = active.shape
+    blocks = -(-rows // RELU_ROWS)
+    d_bias = active.new_empty(blocks, width, dtype=torch.float32)
+    kernels.relu_backward[(blocks, -(-width // RELU_COLUMNS))](
+        d_active, active, d_bias, rows, width, ROWS=RELU_ROWS, COLUMNS=RELU_COLUMNS, num_warps=WARPS
+    )
+    return d_bias.sum(0)
 
 
-def _add_and_norm_backward(ctx, d_normed, *_):
-    d_states, d_output, d_affine = add_and_norm_backward(d_normed.contiguous(), *ctx.saved_tensors, ctx.p)
-    d_gain, d_bias = d_affine.sum(0)
-    return d_states, d_output, d_gain, d_bias, None, None, None
+def softmax_and_logsumexp_(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn (N, V) logits into probabilities, and return these and the (N,) logsumexps in float32."""
+    from training.gpu import kernels
 
-
-add_and_norm.register_autograd(_add_and_norm_backward, setup_context=_keep_for_norm)
+    logsumexp = logits.new_empty(len(logits), dtype=torch.float32)
+    kernels.softmax[(len(logits),)](logits, logsumexp, logits.shape[1], COLUMNS=LOGITS, num_warps=2 * WARPS)
+    return logits, logsumexp

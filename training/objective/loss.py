@@ -19,9 +19,12 @@ from training.objective.divergence import symmetric_divergence
 
 
 # Positions whose logits exist at a time. On a CPU, 384 x 8,000 logits stay in its cache (128 and 800 positions were
-# slower on 2 cores); a GPU needs more to be busy, and more fit where compiled code makes no copies in float32. On an
+# slower on 2 cores); a GPU needs more to be busy, and more fit where one pass makes no copies in float32. On an
 # H200, the compiled loss of 23,552 positions and 37,000 types takes 8.2 ms by 2,048, 7.0 by 8,192 and 6.8 at once.
-CHUNK_ON_CPU, CHUNK_ON_GPU, CHUNK_COMPILED_ON_GPU = 384, 2048, 8192
+CHUNK_ON_CPU, CHUNK_ON_GPU, CHUNK_FUSED_ON_GPU = 384, 2048, 8192
+
+# From logits (N, V) to probabilities and (N,) logsumexps.
+Normalization = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class LossSums(NamedTuple):
@@ -173,6 +176,7 @@ def fused_label_smoothed_sums(
     frozen_row: int | None = None,
     compiled: bool = False,
     rdrop_alpha: float | None = None,
+    normalize: Normalization | None = None,
 ) -> LossSums:
     """Project, and return the sums of `label_smoothed_sums`, holding the logits of `chunk` positions at a time.
 
@@ -195,6 +199,8 @@ def fused_label_smoothed_sums(
     rdrop_alpha : float, default=None
         If given, the second half of states and labels are the first half's again, with other dropout, and the loss has
         this times their divergence too.
+    normalize : callable, default=None
+        What to compute softmax and logsumexp with, instead of PyTorch; it may write over the logits.
 
     Notes
     -----
@@ -202,20 +208,22 @@ def fused_label_smoothed_sums(
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
-    chunk = chunk or positions_at_a_time(device, compiled)
+    chunk = chunk or positions_at_a_time(device, compiled or normalize is not None)
+    if normalize is None:
+        normalize = compiled_softmax_and_logsumexp() if compiled else softmax_and_logsumexp
     hidden_states, labels = hidden_states.reshape(-1, hidden_states.shape[-1]), labels.reshape(-1)
     with_gradient = torch.is_grad_enabled() and (hidden_states.requires_grad or weight.requires_grad)
-    options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, compiled, rdrop_alpha)
+    options = FusedLossOptions(label_smoothing, dtype, chunk, frozen_row, with_gradient, normalize, rdrop_alpha)
     with torch.autocast(device, enabled=False):  # the types are chosen here, not by it
         loss, nll_loss = LinearSmoothedCrossEntropy.apply(hidden_states, weight, labels, options)
     return LossSums(loss, nll_loss, (labels != -100).sum())
 
 
-def positions_at_a_time(device: str, compiled: bool) -> int:
+def positions_at_a_time(device: str, is_fused: bool) -> int:
     """Return how many positions' logits exist at a time where nobody asks for another number."""
     if device == "cpu":
         return CHUNK_ON_CPU
-    return CHUNK_COMPILED_ON_GPU if compiled else CHUNK_ON_GPU
+    return CHUNK_FUSED_ON_GPU if is_fused else CHUNK_ON_GPU
 
 
 class FusedLossOptions(NamedTuple):
@@ -226,7 +234,7 @@ class FusedLossOptions(NamedTuple):
     chunk: int
     frozen_row: int | None
     with_gradient: bool
-    compiled: bool
+    normalize: Normalization
     rdrop_alpha: float | None
 
 
@@ -250,7 +258,6 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
         eps_i = options.label_smoothing / (len(weight) - 1)
         nll_weight = 1 - options.label_smoothing - eps_i
         wide_dtype = torch.promote_types(options.dtype, torch.float32)
-        normalize = compiled_softmax_and_logsumexp() if options.compiled else softmax_and_logsumexp
 
         # The state of a position without target is set to zero, so that it adds nothing to the weight's gradient.
         is_ignored = labels == -100
@@ -267,7 +274,7 @@ class LinearSmoothedCrossEntropy(torch.autograd.Function):
             probabilities = []
             for rows, scores in zip(passes, logits, strict=True):
                 target_logits[rows] = scores.gather(1, labels[rows, None])[:, 0]
-                found, logsumexps[rows] = normalize(scores)
+                found, logsumexps[rows] = options.normalize(scores)
                 probabilities.append(found)
             if options.rdrop_alpha is not None:
                 apart, d_apart = symmetric_divergence(logits, probabilities, [logsumexps[rows] for rows in passes])
@@ -320,6 +327,6 @@ def softmax_and_logsumexp(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 @functools.cache
-def compiled_softmax_and_logsumexp() -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+def compiled_softmax_and_logsumexp() -> Normalization:
     """Return the same compiled; torch's compiler, which takes a second to import, is for those who compile."""
     return torch.compile(softmax_and_logsumexp)

@@ -59,9 +59,11 @@ def make_objective(
     # "During training, we employed label smoothing of value eps_ls = 0.1" (section 5.4).
     label_smoothing, compiled = settings.optimization.label_smoothing, settings.run.torch_compile
     if is_packed:
-        from training.gpu.objective import PackedObjective  # brings torch's compiler, a second of a start
+        from training.gpu.objective import PackedObjective
 
-        return PackedObjective(model, label_smoothing, compiled)
+        if compiled:
+            say("torch_compile=True: nothing is compiled, since kernels compute what lies between the products")
+        return PackedObjective(model, label_smoothing)
     with_kernels = choose_kernels(model, accelerator, settings.run, say)
     objective = LabelSmoothedObjective(model, label_smoothing, settings.optimization.rdrop_alpha, with_kernels)
     if compiled:

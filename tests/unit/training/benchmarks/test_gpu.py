@@ -22,13 +22,12 @@ def test_what_runs_on_a_gpu_is_understood_by_what_it_calls(tmp_path):
         assert settings.run.output_dir == str(tmp_path / name)
 
 
-def test_the_gpus_parts_run_on_the_gpu_compile_and_take_the_papers_batch(tmp_path):
+def test_the_gpus_parts_run_on_the_gpu_and_take_the_papers_batch(tmp_path):
     parts = gpu.commands(tmp_path, Path("data"))
     options = benchmark.parse(parts["base"][2:])
-    assert (options.benchmark, options.device, options.torch_compile, options.rounds, options.config_name) == (
+    assert (options.benchmark, options.device, options.rounds, options.config_name) == (
         "train",
         "cuda",
-        "true",
         1,
         "base-en-de",
     )
@@ -38,7 +37,6 @@ def test_the_gpus_parts_run_on_the_gpu_compile_and_take_the_papers_batch(tmp_pat
     for name in ("wmt14", "big"):
         settings = parse_settings(parts[name][4:])
         assert (settings.data.dataset_name, settings.data.dataset_config_name) == ("data", "de-en")
-        assert settings.run.torch_compile
         assert settings.run.overwrite_output_dir
         optimization = settings.optimization
         assert (optimization.max_tokens_per_batch, optimization.max_tokens_per_device) == (25_000, 32_768)

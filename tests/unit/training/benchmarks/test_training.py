@@ -86,7 +86,7 @@ def test_text_of_wmt_like_lengths_keeps_its_long_sentences(tmp_path):
 
 def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tmp_path, monkeypatch):
     flags = ["--device=cpu", "--tokens=30000", "--max_tokens_per_batch=1000", "--max_tokens_per_device=4000"]
-    flags += ["--seconds=7", "--sentences=5", "--torch_compile=true"]
+    flags += ["--seconds=7", "--sentences=5"]
     work = workload(tmp_path, *flags)
     settings = parse_settings(work.flags)
     assert (settings.data.dataset_name, settings.data.source_lang, settings.data.target_lang) == (
@@ -132,8 +132,7 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
         ours.optimization.max_steps,
         ours.reporting.logging_steps,
         ours.run.mixed_precision,
-        ours.run.torch_compile,
-    ) == (40, 10, "no", True)
+    ) == (40, 10, "no")
     assert (ours.run.eval_steps, ours.run.save_steps, ours.run.output_dir) == (0, 0, str(tmp_path / "run"))
     work.measure_ours("bf16")
     assert parse_settings(commands[2][2:]).run.mixed_precision == "bf16"
@@ -150,14 +149,6 @@ def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):
         "MarianMT",
         "our loader alone",
     ]
-    compiled = workload(tmp_path, "--device=cuda", "--torch_compile=true")
-    assert [contender.name for contender in compiled.contenders()][:2] == ["ours", "ours, not compiled"]
-    taken = []
-    monkeypatch.setattr(training.Workload, "measure_ours", lambda self, precision: taken.append(self.torch_compile))
-    for contender in compiled.contenders()[:2]:
-        contender.take_turn()
-    assert taken == ["true", "false"]
-    monkeypatch.undo()
     monkeypatch.setattr(training, "run_and_watch", lambda command: ('{"rate": 3.5, "peak_bytes": 77}\n', 123))
     assert work.measure("trainer", "bf16") == TurnResult(3.5, 77)
     monkeypatch.setattr(training, "run_and_watch", lambda command: ("done\n88\n", 123))
