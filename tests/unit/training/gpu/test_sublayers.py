@@ -1,4 +1,4 @@
-"""Sublayers with written-out gradients against PyTorch's, in float64. That a whole model is right shows the objective."""
+"""Sublayers with written-out gradients against PyTorch's, in float64. A whole model of them: `test_objective.py`."""
 
 import packed_operations
 import pytest
@@ -85,7 +85,7 @@ def test_attention(is_crossed, bias):
         [key_value] = SourceProjection.apply(source_linear, [12], source, key.weight, value.weight)
     found = AttentionSublayer.apply(
         how, RESIDUAL, states, key_value, query.bias, value.bias, out.weight, out.bias, *norm,
-        *([query.weight] if is_crossed else [query.weight, key.weight, value.weight]),
+        *(module.weight for module in ([query] if is_crossed else [query, key, value])),
     )  # fmt: skip
     projected = query(states), key(keys_from), value(keys_from)
     context, _ = packed_operations.attend(projected, seen, 2, 0.3)
