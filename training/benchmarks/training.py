@@ -29,6 +29,7 @@ from training.tables.metrics import logged_updates, seconds_of_training
 from training.trainer.model import load_config
 from vaswani import VaswaniConfig
 from vaswani.cli.shared.flags import at_least_one
+from vaswani.errors import UserError
 
 
 RUN = ROOT / "training" / "run.py"
@@ -63,17 +64,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="after which a turn of a peer ends in any case (default: %(default)s)",
     )
     measuring.add_argument(
-        "--sentences", type=at_least_one, help="a batch of HF's example or Trainer; default: 64, on a GPU 1,500"
+        "--sentences", type=at_least_one, help="a batch of HF's example or Trainer; default: 64, on a GPU 512"
     )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let all contenders take their turns and return a row for each, ours first.
+    """Let all contenders take their turns and return a row for each, ours first; a peer that fails has none.
 
     Raises
     ------
     UserError
-        If the data is absent, or a measurement fails.
+        If the data is absent, or ours fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload.of(options, Path(folder))
@@ -84,8 +85,15 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         for number in range(1, options.rounds + 1):
             for precision in peaks:
                 peaks[precision].append(workload.measure("gemm", precision).rate)
-            for contender in contenders:
-                result = contender.take_turn()
+            for contender in list(contenders):
+                try:
+                    result = contender.take_turn()
+                except UserError as error:
+                    if contender.name.startswith(OURS):
+                        raise
+                    say(f"round {number}/{options.rounds}: {contender.name} is left out: {error}")
+                    contenders.remove(contender)
+                    continue
                 turns[contender.name].append(result)
                 say(f"round {number}/{options.rounds}: {contender.name}: {result.rate:,.0f} target tokens/s")
     flops = flops_per_target_token(workload.config)
@@ -201,7 +209,7 @@ class Workload:
             steps=4 * math.ceil(tokens / budget / 3),
             tokens=tokens,
             seconds=options.seconds,
-            sentences=options.sentences or (1500 if on_gpu else 64),
+            sentences=options.sentences or (512 if on_gpu else 64),
         )
 
     def contenders(self) -> list[Contender]:

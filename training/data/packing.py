@@ -17,7 +17,7 @@ class PackedBatch(NamedTuple):
     """A micro-batch whose sentences stand one after another: N rows of sources and M of targets.
 
     Behind them stands one more sentence on either side, of padding or of labels that are ignored, which makes N and M
-    multiples of `BLOCK`, and different ones.
+    multiples of `BLOCK`.
 
     Attributes
     ----------
@@ -40,8 +40,6 @@ class PackedBatch(NamedTuple):
 def pack(source: Side, target: Side, pad_token_id: int) -> PackedBatch:
     """Lay out the encoded pairs of a batch one after another."""
     rows = [(len(side.ids) // BLOCK + 1) * BLOCK for side in (source, target)]
-    if rows[0] == rows[1]:
-        rows[1] += BLOCK  # what is compiled for as many rows on both sides serves no other batches
     return PackedBatch(*_in_a_row(source, rows[0], pad_token_id), *_in_a_row(target, rows[1], IGNORED_LABEL))
 
 

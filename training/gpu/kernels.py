@@ -155,7 +155,8 @@ def dropout_scales(seed_ptr, places, P: tl.constexpr):
     return tl.where((words >> 8).to(tl.float32) >= P * 2**24, 1 / (1 - P), 0.0)
 
 
-@triton.jit
+# One seed of many stands anywhere; the others begin at multiples of 16 bytes.
+@triton.jit(do_not_specialize_on_alignment=["seed_ptr"])
 def add_and_norm(
     states_ptr, output_ptr, gain_ptr, bias_ptr, seed_ptr, normed_ptr, sum_ptr, mean_ptr, rstd_ptr, rows,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, EPS: tl.constexpr, P: tl.constexpr,
@@ -180,7 +181,7 @@ def add_and_norm(
     tl.store(rstd_ptr + row, rstd, mask=row < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["seed_ptr"])
 def add_and_norm_backward(
     d_normed_ptr, sum_ptr, mean_ptr, rstd_ptr, gain_ptr, seed_ptr, d_states_ptr, d_output_ptr, d_vectors_ptr, rows,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr,
@@ -237,22 +238,25 @@ def relu_backward(
 
 
 @triton.jit
-def softmax(logits_ptr, logsumexp_ptr, width, COLUMNS: tl.constexpr):
-    """Replace a row of logits by probabilities, and keep its logsumexp."""
+def softmax(logits_ptr, logsumexp_ptr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Replace a row of logits by probabilities, and keep its logsumexp.
+
+    Of a width that it knows, a row is read and written several values at a time.
+    """
     row = tl.program_id(0).to(tl.int64)
     highest = tl.full([COLUMNS], NEVER, tl.float32)
     total = tl.zeros([COLUMNS], tl.float32)
-    for start in range(0, width, COLUMNS):
+    for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        logits = tl.load(logits_ptr + row * width + column, mask=column < width, other=NEVER).to(tl.float32)
+        logits = tl.load(logits_ptr + row * WIDTH + column, mask=column < WIDTH, other=NEVER).to(tl.float32)
         higher = tl.maximum(highest, logits)
         total = total * tl.exp2((highest - higher) * LOG2_E) + tl.exp2((logits - higher) * LOG2_E)
         highest = higher
     top = tl.max(highest, 0)
     logsumexp = top + tl.log2(tl.sum(total * tl.exp2((highest - top) * LOG2_E), 0)) / LOG2_E
     tl.store(logsumexp_ptr + row, logsumexp)
-    for start in range(0, width, COLUMNS):
+    for start in range(0, WIDTH, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        logits = tl.load(logits_ptr + row * width + column, mask=column < width, other=NEVER).to(tl.float32)
+        logits = tl.load(logits_ptr + row * WIDTH + column, mask=column < WIDTH, other=NEVER).to(tl.float32)
         probabilities = tl.exp2((logits - logsumexp) * LOG2_E)
-        tl.store(logits_ptr + row * width + column, probabilities.to(logits_ptr.dtype.element_ty), mask=column < width)
+        tl.store(logits_ptr + row * WIDTH + column, probabilities.to(logits_ptr.dtype.element_ty), mask=column < WIDTH)

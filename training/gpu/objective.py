@@ -60,13 +60,13 @@ def why_not(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) ->
                 if width < 16 or width & (width - 1):
                     return f"the kernels for it want heads of 16, 32, 64, ... columns, and one has {width}"
     try:
-        try_kernels(model.model.encoder.layers[0], device, dtype)
+        try_kernels(model.model.encoder.layers[0], model.config.vocab_size, device, dtype)
     except Exception as error:  # Triton and the libraries that it calls raise many kinds
         return f"Triton's kernels do not work here ({first_line(error)})"
     return None
 
 
-def try_kernels(layer: VaswaniLayer, device: torch.device, dtype: torch.dtype) -> None:
+def try_kernels(layer: VaswaniLayer, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
     """Compute what a layer does between its products, with gradients: that takes Triton and a GPU not too old."""
     attention, norm, rows = layer.self_attn, layer.self_attn_layer_norm, 2 * BLOCK
     widths = attention.q_proj.out_features, attention.k_proj.out_features, attention.v_proj.out_features
@@ -77,10 +77,11 @@ def try_kernels(layer: VaswaniLayer, device: torch.device, dtype: torch.dtype) -
     operations.attend_backward(projected, seen, heads, attention.scaling, *found, found[0], into=projected)
     states = torch.zeros(rows, attention.out_proj.out_features, device=device, dtype=dtype)
     gain, bias = (weight.detach().to(device) for weight in (norm.weight, norm.bias))
-    normed = operations.add_and_norm(states, states, gain, bias, sentences[0], norm.eps, layer.dropout)
-    operations.add_and_norm_backward(states, normed, gain, sentences[0], layer.dropout)
+    seed = torch.zeros((), device=device, dtype=torch.int64)
+    normed = operations.add_and_norm(states, states, gain, bias, seed, norm.eps, layer.dropout)
+    operations.add_and_norm_backward(states, normed, gain, seed, layer.dropout)
     operations.relu_backward_(states, states)
-    operations.softmax_and_logsumexp_(states)
+    operations.softmax_and_logsumexp_(torch.zeros(2, vocab_size, device=device, dtype=dtype))
 
 
 class PackedObjective(nn.Module):

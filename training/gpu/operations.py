@@ -11,7 +11,8 @@ import torch
 
 # What measured best with heads of 64 columns: rows of queries and of keys at a time, and warps.
 QUERIES, KEYS, WARPS = 64, 32, 4
-# The rows that a program of layer normalization holds at a time, and, for its gradients, programs at a time.
+# The rows that a program of layer normalization holds at a time, and for its gradients the number of programs: four
+# for each multiprocessor of an H100 or H200.
 NORM_ROWS, NORM_PROGRAMS = 4, 528
 # A block of ReLU's gradients, and the logits that a program of the softmax holds at a time.
 RELU_ROWS, RELU_COLUMNS = 64, 64
@@ -232,5 +233,5 @@ def softmax_and_logsumexp_(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     from training.gpu import kernels
 
     logsumexp = logits.new_empty(len(logits), dtype=torch.float32)
-    kernels.softmax[(len(logits),)](logits, logsumexp, logits.shape[1], COLUMNS=LOGITS, num_warps=2 * WARPS)
+    kernels.softmax[(len(logits),)](logits, logsumexp, WIDTH=logits.shape[1], COLUMNS=LOGITS, num_warps=2 * WARPS)
     return logits, logsumexp

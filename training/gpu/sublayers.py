@@ -1,8 +1,8 @@
 """The sublayers of `modeling_vaswani.py` (section 3.1), with gradients written out, for training on a GPU.
 
-So few operations are left that Python starts them faster than a GPU computes them, with nothing to compile. The
-products are PyTorch's, what lies between them is `operations.py`'s. States are in the products' type, and so are the
-weights by which they are multiplied: rounded copies of those that are trained, to which autograd casts the gradients.
+Few operations are left for Python to start, and nothing to compile. The products are PyTorch's, what lies between them
+is `operations.py`'s. States are in the products' type, and so are the weights by which they are multiplied: rounded
+copies of those that are trained, to which autograd casts the gradients.
 
 N and M are the rows of all queries and of all keys of a batch.
 """

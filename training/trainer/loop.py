@@ -186,9 +186,10 @@ class TrainingLoop:
         wants_stop, wants_save = self.read_results(leave=int(self.reads_late and not self.needs_result()))
         if progress.step % self.logging_steps == 0 or progress.step == self.optimization.max_steps:
             self.log(rate)
+        if wants_save:
+            wants_stop = self.read_results()[0] or wants_stop
         paused = time.perf_counter()
         if wants_save:
-            self.read_results()
             self.checkpoints.save(progress, self.optimizer)
             self.last_save_time = time.perf_counter()
         self.evaluate_if_due()

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from training.benchmarks import training
 from training.benchmarks.records import Rates, Turn, TurnResult
 from training.recipe import parse_settings
 from training.tables.cost import flops_per_target_token
+from vaswani.errors import UserError
 
 
 def workload(folder: Path, *flags: str) -> training.Workload:
@@ -27,6 +29,26 @@ def test_a_loader_has_no_ratio():
     contender = training.Contender("our loader alone", "", lambda: TurnResult(12.0, 1))
     row = training.summarize(contender, [TurnResult(12.0, 1)], [6.0], flops=10.0, peaks={})
     assert (row.ours_is_times, row.utilization) == (None, None)
+
+
+@pytest.mark.parametrize("failing", ["ours", "MarianMT"])
+def test_a_peer_that_fails_has_no_row_and_ours_must_not(monkeypatch, capsys, failing):
+    def take(name):
+        if name == failing:
+            raise UserError("out of memory")
+        return TurnResult(1.0, 1)
+
+    contenders = [training.Contender(name, "bf16", partial(take, name)) for name in ("ours", "MarianMT", "the rest")]
+    monkeypatch.setattr(training.Workload, "contenders", lambda self: contenders)
+    monkeypatch.setattr(training.Workload, "measure", lambda *given: TurnResult(1e12, 1))
+    options = benchmark.parse(["train", "--device=cpu", "--dataset_name=grammar", "--rounds=2"])
+    if failing == "ours":
+        with pytest.raises(UserError, match="out of memory"):
+            training.run(options)
+        return
+    rows = training.run(options)
+    assert [row["what"] for row in rows[:2]] == ["ours", "the rest"]
+    assert "round 1/2: MarianMT is left out: out of memory" in capsys.readouterr().err
 
 
 def test_all_contenders_take_turns_and_our_best_is_compared(monkeypatch):
@@ -142,7 +164,7 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
 
 def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):
     work = workload(tmp_path, "--device=cuda")
-    assert (work.tokens, work.sentences, work.steps) == (2_000_000, 1500, 4 * 27)
+    assert (work.tokens, work.sentences, work.steps) == (2_000_000, 512, 4 * 27)
     assert [contender.name for contender in work.contenders()] == [
         "ours",
         "MarianMT with Seq2SeqTrainer",
