@@ -144,7 +144,8 @@ def test_a_real_ensemble_of_many_types_holds_about_as_much_as_foretold():
 
 
 @pytest.fixture
-def forecast(random_model, tiny_config):
+def forecast(random_model, tiny_config, monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)  # run.py sets it, in tests too
     return Forecast(random_model(tiny_config(vocab_size=265)), {"num_beams": 4})
 
 
@@ -217,7 +218,6 @@ def test_workers_share_the_sentences_out(forecast, monkeypatch):
 
 
 def test_every_worker_has_kernels_of_its_own(forecast, monkeypatch):
-    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)  # run.py sets it
     forecast.model.to(torch.bfloat16)
     two = replace(forecast, workers=2)
     assert two.peak([8], 16) == forecast.peak([8], 16)  # a batch, in a process
