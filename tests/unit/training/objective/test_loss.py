@@ -281,6 +281,20 @@ def test_a_gpu_computes_more_positions_at_a_time_most_where_compiled():
     assert (positions_at_a_time("cuda", False), positions_at_a_time("cuda", True)) == (2048, 8192)
 
 
+def test_a_softmax_in_one_pass_takes_more_positions_at_a_time_and_is_asked(monkeypatch):
+    asked, given = [], []
+    monkeypatch.setattr(loss_module, "positions_at_a_time", lambda *how: asked.append(how) or 3)
+    states, weight, labels = torch.randn(8, 4), torch.randn(6, 4), torch.arange(8) % 6
+
+    def normalize(logits):
+        given.append(len(logits))
+        return loss_module.softmax_and_logsumexp(logits)
+
+    plain, other = fused(states, weight, labels), fused(states, weight, labels, normalize=normalize)
+    assert other.loss.equal(plain.loss)
+    assert (asked, given) == ([("cpu", False), ("cpu", True)], [3, 3, 2])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_logits_of_the_papers_batch_never_exist_at_once():
