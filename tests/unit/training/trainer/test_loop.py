@@ -135,6 +135,17 @@ def test_a_late_vote_ends_the_run_with_all_that_it_did(make_loop, monkeypatch):
     assert loop.checkpoints.saved_step == 4
 
 
+def test_a_late_vote_to_save_loses_no_vote_to_stop(make_loop, monkeypatch):
+    loop = make_loop(max_steps=9, logging_steps=9)
+    loop.reads_late = True
+    reasons = iter([None, None, None, *6 * ["SIGTERM"]])
+    monkeypatch.setattr(loop.stop, "reason", lambda: next(reasons))
+    monkeypatch.setattr(loop, "save_is_due", lambda: loop.progress.step == 3)  # by the minutes that have passed
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        loop.train()
+    assert loop.progress.step == loop.checkpoints.saved_step == 4  # where the third update's vote to save was read
+
+
 def snapshot(loop):
     return torch.cat([weight.detach().flatten() for weight in loop.checkpoints.model.parameters()])
 
