@@ -4,15 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TRITON := .cache/triton
 
 export HF_HUB_DISABLE_TELEMETRY = 1
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: demo test test-oldest test-matrix gpu check format hf-suite browser clean help
+.PHONY: demo test test-kernels test-oldest test-matrix gpu check format hf-suite browser clean help
 
 help:
 	@echo "make demo      set up, then train, publish and use a small model, offline, in minutes"
 	@echo "make test      set up, then run all tests"
+	@echo "make test-kernels  run the tests of the kernels for GPUs in Triton's interpreter, on any machine"
 	@echo "make test-oldest  run the tests that depend on transformers on the oldest release that we promise"
 	@echo "make test-matrix  run them on every promised release of transformers and torch that pip's index has, in an hour"
 	@echo "make hf-suite  fetch transformers' own model tests, which make test then runs too"
@@ -34,6 +36,16 @@ demo: $(READY)
 # In their order: the long ones, which go the whole way, come first, so that neither process waits for the other.
 test: $(READY) hf-suite browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# Beside the environment, not in it: there PyTorch would find Triton, which without a GPU is of no use to it.
+$(TRITON): constraints.txt $(READY)
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $@ triton
+	touch $@
+
+test-kernels: $(TRITON)
+	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+	    tests/unit/training/gpu
 
 # tests/matrix.py lays the releases over what is set up; the oldest ones are read from pyproject.toml.
 test-oldest: $(READY)

@@ -1,6 +1,6 @@
 """What stands in for the kernels of `training.gpu` where there is no GPU: PyTorch, with gradients by autograd.
 
-The kernels themselves are tested on a GPU, or, where Triton is installed, in its interpreter: TRITON_INTERPRET=1.
+The kernels themselves are tested on a GPU, or in Triton's interpreter: `make test-kernels`.
 """
 
 import os
@@ -17,7 +17,7 @@ from training.gpu.operations import Normed, Projected
 IN_INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 DEVICE = "cpu" if IN_INTERPRETER else "cuda"
 needs_kernels = pytest.mark.skipif(
-    not (IN_INTERPRETER or torch.cuda.is_available()), reason="needs a CUDA device, or TRITON_INTERPRET=1 with Triton"
+    not (IN_INTERPRETER or torch.cuda.is_available()), reason="needs a CUDA device, or make test-kernels"
 )
 NAMES = (
     "attend", "attend_backward", "add_and_norm", "add_and_norm_backward", "relu_backward_", "softmax_and_logsumexp_",

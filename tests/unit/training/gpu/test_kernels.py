@@ -17,7 +17,7 @@ PRECISIONS = [(torch.float32, 1e-5)] if IN_INTERPRETER else [(torch.float32, 1e-
 
 
 def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm())
+    return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
 
 
 @pytest.mark.gpu
