@@ -24,7 +24,19 @@ ISO_639_2 = """
     srp ssw sun swa swe tah tam tat tel tgk tgl tha tib tir ton tsn tso tuk tur twi uig ukr urd uzb ven vie vol wel
     wln wol xho yid yor zha zho zul
 """
+ENGLISH_NAMES = """
+    afrikaans albanian amharic arabic armenian assamese azerbaijani bashkir basque belarusian bengali bosnian breton
+    bulgarian burmese cantonese castilian catalan chinese croatian czech danish dutch english estonian faroese farsi
+    finnish flemish french galician georgian german greek gujarati haitian hausa hawaiian hebrew hindi hungarian
+    icelandic igbo indonesian irish italian japanese javanese kannada kazakh khmer korean kurdish kyrgyz lao latin
+    latvian letzeburgesch lingala lithuanian luxembourgish macedonian malagasy malay malayalam maltese mandarin maori
+    marathi moldavian moldovan mongolian myanmar nepali norwegian nynorsk occitan odia oriya panjabi pashto persian
+    polish portuguese punjabi pushto romanian russian sanskrit serbian shona sindhi sinhala sinhalese slovak slovenian
+    somali spanish sundanese swahili swedish tagalog tajik tamil tatar telugu thai tibetan turkish turkmen ukrainian
+    urdu uzbek valencian vietnamese welsh xhosa yiddish yoruba zulu
+"""
 LANGUAGE_CODES = frozenset((ISO_639_1 + ISO_639_2).split())
+LANGUAGE_NAMES = frozenset(ENGLISH_NAMES.split())
 OTHER_NAMES = frozenset(("source", "target", "src", "tgt", "trg"))
 # A code with a script or a region, such as pt-BR, en_XX or deu_Latn.
 LONG_CODE = re.compile(r"[a-z]{2,3}([-_]([A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}))+")
@@ -34,8 +46,9 @@ def looks_like_header(fields: Sequence[str], languages: Sequence[str]) -> bool:
     """Return whether the fields of a first line are column names rather than sentences.
 
     Column names are different single words, where either each is the code of a language (``en``, ``DE``, ``deu``,
-    ``pt-BR``, ``deu_Latn``) or a word such as ``source``, or one of them is a language that is asked for. So
-    ``no<TAB>no``, ``Yes<TAB>Oui`` and ``to<TAB>nach`` are sentences. `languages` are those that are asked for.
+    ``pt-BR``, ``deu_Latn``), its English name or a word such as ``source``, or one of them is a language that is asked
+    for. So ``no<TAB>no``, ``Yes<TAB>Oui``, ``to<TAB>nach`` and ``English<TAB>Englisch`` are sentences. `languages` are
+    those that are asked for.
     """
     words = [field.strip() for field in fields]
     if len(words) < 2 or len({word.lower() for word in words}) < len(words):
@@ -46,7 +59,7 @@ def looks_like_header(fields: Sequence[str], languages: Sequence[str]) -> bool:
 
 
 def _is_name(word: str) -> bool:
-    return word.lower() in LANGUAGE_CODES | OTHER_NAMES or LONG_CODE.fullmatch(word) is not None
+    return word.lower() in LANGUAGE_CODES | LANGUAGE_NAMES | OTHER_NAMES or LONG_CODE.fullmatch(word) is not None
 
 
 def find_columns(header: Sequence[str], languages: Sequence[str], path: str) -> list[int]:

@@ -1,7 +1,7 @@
 import pytest
 
 from vaswani.errors import UserError
-from vaswani.text.headers import LANGUAGE_CODES, find_columns, looks_like_header
+from vaswani.text.headers import LANGUAGE_CODES, LANGUAGE_NAMES, find_columns, looks_like_header
 
 
 LANGUAGES = "en", "de"
@@ -22,6 +22,8 @@ LANGUAGES = "en", "de"
         "eng_Latn\tdeu_Latn",
         "en\ttranslation",
         "source\ttarget",
+        "German\tEnglish",
+        "english\tczech",
         "en\tfr\tit",
     ],
 )
@@ -43,6 +45,8 @@ def test_a_header_of_other_columns_is_known(line):
         "cat\tKatze",
         "yo-yo\tJo-Jo",
         "pop-up\tPop-up",
+        "English\tEnglisch",
+        "German\tDeutsch",
         "no!\tnein",
         "\t",
         "en",
@@ -62,6 +66,7 @@ def test_the_languages_of_whisper_and_nllb_are_listed():
     from transformers.models.whisper.tokenization_whisper import LANGUAGES as WHISPER
 
     assert {code for code in WHISPER if len(code) == 2} - {"jw"} <= LANGUAGE_CODES  # jw is jv, misspelt
+    assert {name for name in WHISPER.values() if " " not in name} <= LANGUAGE_NAMES
     assert all(
         looks_like_header([code, "fra_Latn"], LANGUAGES) for code in FAIRSEQ_LANGUAGE_CODES if code != "fra_Latn"
     )
