@@ -2,7 +2,8 @@
 
 A recipe is a TOML file of settings. Where it ``extends`` another recipe, it has the keys of that one too, unless it
 gives its own. A flag on the command line wins. One that names another source of text, a tokenizer or a model to start
-from also takes the place of all that a recipe says of the text, of the vocabulary, or of it and the config.
+from also takes the place of all that a recipe says of the text, of the vocabulary, or of it and the config. "none"
+takes a setting away that need not be given.
 """
 
 import argparse
@@ -25,7 +26,9 @@ from vaswani.errors import UserError
 
 DEFAULT_RECIPE = ROOT / "training" / "recipes" / "demo.toml"
 OWNERS = [part.default_factory for part in dataclasses.fields(TrainingSettings)]
-NAMES = [setting.name for owner in OWNERS for setting in dataclasses.fields(owner)]
+SETTINGS = [setting for owner in OWNERS for setting in dataclasses.fields(owner)]
+NAMES = [setting.name for setting in SETTINGS]
+NEED_NOT_BE_GIVEN = {setting.name for setting in SETTINGS if setting.default is None}
 
 # A key of the first kind takes the place of those beside it in a recipe that it is laid over.
 TAKES_THE_PLACE_OF = {
@@ -67,13 +70,16 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
     if not arguments:
         arguments = [str(DEFAULT_RECIPE)]
     if not arguments[0].startswith("-"):
-        arguments = read_recipe(Path(arguments[0]), arguments[1:]) + arguments[1:]
+        arguments = read_recipe(Path(arguments[0]), arguments[1:]) + without_nones(arguments[1:])
+    else:
+        arguments = without_nones(arguments)
     parser = HfArgumentParser(
         OWNERS,
         prog="training/run.py",
         usage="accelerate launch %(prog)s [RECIPE.toml] [--flag value ...]",
         description="Train, evaluate and publish a Transformer.\nEvery flag can stand in the recipe too; flags win.\n"
-        "Flags alone change the paper's settings; without any, the demo's recipe runs.",
+        "Flags alone change the paper's settings; without any, the demo's recipe runs.\n"
+        "--NAME none takes away what a recipe says.",
         epilog=EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
@@ -113,6 +119,22 @@ def values_of(flags: Iterable[str]) -> dict[str, str]:
     return values
 
 
+def is_taken_away(name: str, value: Any) -> bool:
+    """Return whether a value of a setting, as text, says that there is none."""
+    return name in NEED_NOT_BE_GIVEN and isinstance(value, str) and value.lower() == "none"
+
+
+def without_nones(flags: list[str]) -> list[str]:
+    """Return the flags without those that say ``none``."""
+    taken_away = {name for name, value in values_of(flags).items() if is_taken_away(name, value)}
+    kept, keeps = [], True
+    for part in flags:
+        if part.startswith("--"):
+            keeps = next(iter(values_of([part]))) not in taken_away
+        kept += [part] if keeps else []
+    return kept
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most like this one."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
@@ -125,13 +147,16 @@ def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
     """
     arguments = []
     for name, value in what_remains(load_recipe(path), values_of(flags)).items():
-        arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        if not is_taken_away(name, value):
+            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return arguments
 
 
 def what_remains(recipe: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe without the keys whose place the given ones take."""
-    replaced = {name for key in given for name in TAKES_THE_PLACE_OF.get(key, ())}
+    taken_away = {name for name, value in given.items() if is_taken_away(name, value)}
+    given = {name: value for name, value in given.items() if name not in taken_away}
+    replaced = taken_away.union(*(TAKES_THE_PLACE_OF.get(key, ()) for key in given))
     if "dataset_name" in given and not has_configurations(given["dataset_name"]):
         replaced.add("dataset_config_name")  # with another dataset it stays: that may be a copy of the recipe's
     return {name: value for name, value in recipe.items() if name not in replaced}

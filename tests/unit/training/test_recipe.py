@@ -152,6 +152,23 @@ def test_a_recipe_may_take_other_text_than_the_one_that_it_extends(tmp_path):
     )
 
 
+@pytest.mark.parametrize("flags", [["--weight_decay", "none"], ["--weight-decay=None", "--seed", "5"]])
+def test_none_takes_away_what_a_recipe_says(flags, tmp_path):
+    path = recipe(tmp_path, "weight_decay = 0.1\nmax_grad_norm = 25.0\nvocab_size = 9\n")
+    settings = parse_settings([path, *flags, "--max_steps", "7"])
+    assert pick(settings, "weight_decay", "max_grad_norm", "max_steps") == (None, 25.0, 7)
+    assert parse_settings([path, "--tokenizer_name", "none"]).model.vocab_size == 9
+    assert parse_settings([*GIVEN, "--max_time", "none"]).run.max_time is None
+    (tmp_path / "child.toml").write_text('extends = "recipe.toml"\nweight_decay = "none"\n')
+    assert parse_settings([str(tmp_path / "child.toml")]).optimization.weight_decay is None
+    assert parse_settings([str(tmp_path / "child.toml"), "--weight_decay", "2"]).optimization.weight_decay == 2
+
+
+def test_what_must_be_given_is_not_taken_away(tmp_path):
+    with pytest.raises(UserError, match=r"max_steps.*: invalid int value: 'none'"):
+        parse_settings([recipe(tmp_path, "max_steps = 7\n"), "--max_steps", "none"])
+
+
 def test_a_recipe_that_extends_itself_is_refused(tmp_path):
     for name, origin in (("a", "b"), ("b", "a")):
         (tmp_path / f"{name}.toml").write_text(f'extends = "{origin}.toml"\n')
