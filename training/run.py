@@ -30,7 +30,7 @@ from training.settings import TrainingSettings
 from training.trainer.base_model import load_base_model
 from training.trainer.logbook import Logbook, describe_training
 from training.trainer.loop import TrainingLoop
-from training.trainer.model import build_model, check_attention, check_lengths, load_config
+from training.trainer.model import build_model, check_attention, check_dropout, check_lengths, load_config
 from training.trainer.run_directory import claim_output_dir
 from vaswani.demo.space import write_space
 from vaswani.errors import UserError
@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> None:
     config = load_config(settings.model.config_name) if base_model is None else base_model.config
     check_attention(config, settings.run.attn_implementation)
     check_lengths(config, settings.data)
+    check_dropout(config, settings.optimization)
     accelerator = start_accelerator(settings)
     repository = None
     if settings.reporting.push_to_hub and accelerator.is_main_process:
@@ -125,7 +126,8 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
     Raises
     ------
     UserError
-        If accelerate does not know the tracker or the precision, or the tracker is not installed.
+        If accelerate does not know the tracker or the precision, they do not fit the device, or the tracker is not
+        installed.
     """
     log_with = None if settings.reporting.report_to == "none" else settings.reporting.report_to
     warnings.filterwarnings("ignore", message="`log_with=.*no supported trackers")  # refused below
@@ -138,10 +140,11 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
             # One process prepares the data, or evaluates, while the others wait: longer than NCCL's ten minutes.
             kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=1))],
         )
-    except ValueError as error:
+    except (ImportError, ValueError) as error:
         raise UserError(
             f"report_to={log_with!r}, mixed_precision={settings.run.mixed_precision!r}: {error}"
         ) from error
+    check_accelerator(accelerator, settings)
     if log_with is not None and not accelerator.log_with:
         raise UserError(f"report_to={log_with!r} is not installed: install it, or leave report_to out")
     if accelerator.device.type == "cpu":
@@ -154,6 +157,20 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
     if settings.run.tf32:
         torch.set_float32_matmul_precision("high")
     return accelerator
+
+
+def check_accelerator(accelerator: Accelerator, settings: TrainingSettings) -> None:
+    """Refuse what accelerate, which its own environment variables set too, would ignore or do twice."""
+    if accelerator.device.type == "cpu":
+        if accelerator.mixed_precision == "fp16":
+            raise UserError("mixed_precision='fp16' needs a GPU: on a CPU it must be 'bf16' or 'no'")
+        if settings.run.tf32:
+            raise UserError("tf32=True needs a GPU: on a CPU it must be false")
+    if accelerator.gradient_accumulation_steps != 1:
+        raise UserError(
+            f"ACCELERATE_GRADIENT_ACCUMULATION_STEPS={accelerator.gradient_accumulation_steps} must be 1: "
+            "max_tokens_per_device says in how many parts an update is computed"
+        )
 
 
 def start_trackers(settings: TrainingSettings, accelerator: Accelerator) -> None:

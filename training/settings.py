@@ -34,6 +34,7 @@ AT_LEAST_2 = Rule(lambda value: value >= 2, "at least 2: one and </s>")
 ABOVE_0 = Rule(lambda value: value > 0, "above 0")
 ABOVE_0_MINUTES = Rule(lambda value: value > 0, "above 0 minutes")
 ABOVE_1 = Rule(lambda value: value > 1, "above 1")
+NOT_EMPTY = Rule(bool, "the path of a folder")
 SEED = Rule(lambda value: 0 <= value < 2**32, "at least 0 and below 2^32")
 ABOVE_0_BELOW_1 = Rule(lambda value: 0 < value < 1, "above 0 and below 1")
 FRACTION = Rule(lambda value: 0 <= value < 1, "in [0, 1)")
@@ -66,7 +67,8 @@ class DataSettings:
     _argument_group_name: ClassVar[str] = "data"
 
     dataset_name: str | None = _setting(
-        "A dataset of the Hub, a local folder in its layout, or 'grammar': a corpus that this project generates.",
+        "A dataset of the Hub, a local folder in its layout, 'grammar' (a corpus that this project generates) or "
+        "treebank:DIR (a folder of trees).",
         default=None,
     )
     dataset_config_name: str | None = _setting("The dataset's configuration, such as 'de-en'.", default=None)
@@ -248,7 +250,9 @@ class RunSettings:
 
     _argument_group_name: ClassVar[str] = "run"
 
-    output_dir: str = _setting("Where everything that the run makes goes.", default="runs/default")
+    output_dir: Annotated[str, NOT_EMPTY] = _setting(
+        "Where everything that the run makes goes.", default="runs/default"
+    )
     overwrite_output_dir: bool = _setting("Whether to replace a run that output_dir already holds.", default=False)
     resume_from_checkpoint: str | None = _setting(
         "Resume from a checkpoint of output_dir: its path, or 'latest' for the newest good one.", default=None
@@ -309,6 +313,16 @@ class RunSettings:
         if self.early_stopping_patience is not None and self.eval_steps == 0:
             raise UserError(
                 f"early_stopping_patience={self.early_stopping_patience} needs eval_steps of at least 1, but it is 0"
+            )
+        if self.early_stopping_patience is None and self.metric_for_best_model != "nll":
+            raise UserError(
+                f"metric_for_best_model={self.metric_for_best_model!r} is the measure of early stopping: it needs "
+                "early_stopping_patience beside it"
+            )
+        if self.overwrite_output_dir and self.resume_from_checkpoint is not None:
+            raise UserError(
+                f"overwrite_output_dir=True and resume_from_checkpoint={self.resume_from_checkpoint!r} contradict "
+                "each other: leave one of them out"
             )
         if self.save_total_limit is not None and self.save_total_limit < self.average_checkpoints:
             raise UserError(

@@ -1,4 +1,4 @@
-"""How much memory translating takes, foretold before it starts, and what to say where there is less.
+"""How much memory translating takes, estimated before it starts, and what to say where there is less.
 
 The greatest batches decide: their caches of keys and values, and their logits, outweigh all else. Axis letters: see
 `models/modeling_vaswani.py`.
@@ -188,7 +188,7 @@ class Forecast:
     ) -> str | None:
         """Say in a sentence that there is too little memory to translate these sentences; None where there is enough.
 
-        None, too, where nothing can be foretold: on a GPU, for a model that is no Transformer of ours, and where the
+        None, too, where nothing can be estimated: on a GPU, for a model that is no Transformer of ours, and where the
         system does not tell what is available, as only Linux does.
         """
         available = available_bytes()

@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             say(f"{number}/{len(points)}: {point}: {peaks[point]:.2f} GB")
     if options.picture is not None:
         options.picture.write_text(stand_alone(as_svg(draw(peaks), "memory")), encoding="utf-8")
-    rows = [MemoryRow(**asdict(point), peak=peak, foretold=foretell(point)) for point, peak in peaks.items()]
+    rows = [MemoryRow(**asdict(point), peak=peak, estimate=estimate(point)) for point, peak in peaks.items()]
     return [as_record(row) for row in [*rows, *fitted_rows(peaks)]]
 
 
@@ -183,8 +183,8 @@ def model_folder(point: Point, parent: Path) -> Path:
     return folder
 
 
-def foretell(point: Point) -> float | None:
-    """Return what `vaswani.memory` foretells of translating, in GB."""
+def estimate(point: Point) -> float | None:
+    """Return what `vaswani.memory` estimates that translating takes, in GB."""
     if point.beams is None:
         return None
     config = config_of(point)

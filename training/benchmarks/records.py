@@ -142,7 +142,7 @@ class MemoryRow:
     vocabulary: int | None = None
     beams: int | None = None
     peak: float | None = titled("peak, GB")
-    foretold: float | None = titled("foretold, GB")
+    estimate: float | None = titled("estimate, GB")
     growth: str | None = titled("GB")
 
 

@@ -129,6 +129,7 @@ class CheckpointManager:
             state = {
                 "progress": asdict(progress),
                 "processes": self.accelerator.num_processes,
+                "mixed_precision": self.accelerator.mixed_precision,
                 "scaler": None if scaler is None else scaler.state_dict(),
                 "identity": self.fingerprint,
             }
@@ -176,6 +177,9 @@ class CheckpointManager:
         folder, superseded = find_checkpoint(self.directory, which)
         state = folder and read_state(folder)
         changed = differences(state["identity"], self.fingerprint) if state else []
+        here = self.accelerator.mixed_precision
+        if state and not changed and (there := state.get("mixed_precision", here)) != here:  # as accelerate has it
+            changed = [f"mixed_precision is {there!r} there, {here!r} here"]
         if changed:
             raise UserError(f"{folder} cannot be resumed, since it is of another run: {'; '.join(changed)}")
         for other, reason in superseded.items():
@@ -188,14 +192,21 @@ class CheckpointManager:
         """Load the weights to publish, and say which they are.
 
         "We used a single model obtained by averaging the last 5 checkpoints" (section 6.1), where the settings say
-        so; else the best weights where they stop early, else the last ones.
+        so; else, or if there are fewer, the best weights where they stop early, else the last ones.
         """
         self.collect()
         settings, folders = self.settings, []
-        if settings.average_checkpoints > 1:
-            folders = list_checkpoints(self.directory, "")[-settings.average_checkpoints :]
-        elif settings.early_stopping_patience is not None:
-            folders = list_checkpoints(self.directory, "best")
+        wanted, stops_early = settings.average_checkpoints, settings.early_stopping_patience is not None
+        if wanted > 1:
+            folders = list_checkpoints(self.directory, "")[-wanted:]
+        best = list_checkpoints(self.directory, "best") if stops_early and len(folders) < wanted else []
+        if 1 < wanted != len(folders):
+            taken = "the best" if best else "the last" if len(folders) < 2 else "their average"
+            self.say(
+                f"The run has made {len(folders)} of the {wanted} checkpoints that average_checkpoints asks for: "
+                f"{taken} will be published"
+            )
+        folders = best or folders
         if not self.accelerator.is_main_process or not folders:
             return ChosenWeights(1, None)
         problems = {folder: damage(folder) for folder in folders}

@@ -124,15 +124,24 @@ def encode(
     return encoded.with_format(None), counts
 
 
-def encode_epoch(rows: Dataset, encoder: DroppingEncoder, settings: DataSettings, epoch: int) -> Dataset:
-    """Encode the pairs of a split as they are divided in an epoch, in memory; columns as of `encode`."""
+def encode_epoch(
+    rows: Dataset, encoder: DroppingEncoder, settings: DataSettings, epoch: int
+) -> tuple[Dataset, dict[str, int]]:
+    """Encode the pairs of a split as they are divided in an epoch, in memory; returns and raises as `encode`."""
     limits = settings.max_source_length, settings.max_target_length, settings.max_length_ratio
     encoder.start_epoch(epoch)
-    usable = []
+    usable, totals = [], np.zeros(len(DROP_REASONS), dtype=np.int64)
     for table in rows.with_format("arrow").iter(PAIRS_AT_A_TIME):
         encoded, reasons = encode_table(table, encoder, limits)
+        totals += np.bincount(reasons, minlength=len(totals))
         usable.append(encoded.filter(pa.array(reasons == 0)))
-    return Dataset(pa.Table.from_batches(usable))
+    counts = dict(zip(DROP_REASONS, totals.tolist(), strict=True))
+    if not counts["kept"]:
+        raise UserError(
+            f"no usable pair is left in epoch {epoch}, divided with bpe_dropout={settings.bpe_dropout}: "
+            f"{describe_counts(counts)}"
+        )
+    return Dataset(pa.Table.from_batches(usable)), counts
 
 
 def encode_table(

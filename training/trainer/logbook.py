@@ -24,6 +24,7 @@ from vaswani.results import Evaluation
 
 
 OUTPUTS = "outputs"  # the folder of what was translated, in a run's directory
+REPLACED = "checkpoints", "model", OUTPUTS  # what a run that begins replaces there
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class Logbook:
         )
         if accelerator.is_main_process:
             if not settings.run.resume_from_checkpoint:
-                for name in ("checkpoints", "model", OUTPUTS):
+                for name in REPLACED:
                     shutil.rmtree(directory / name, ignore_errors=True)
                 self.path.write_text("", encoding="utf-8")
                 self.keep_recipe()

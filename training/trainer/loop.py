@@ -17,7 +17,7 @@ from training.checkpoints.manager import CheckpointManager, ChosenWeights, Progr
 from training.checkpoints.sharding import full_tensor
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import Update, load_batches, load_updates, plan_updates
-from training.data.preparation import Prepared, encode_epoch, lengths
+from training.data.preparation import Prepared, describe_counts, encode_epoch, lengths
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
 from training.trainer.logbook import Logbook, as_time
@@ -92,9 +92,15 @@ class TrainingLoop:
         Raises
         ------
         UserError
-            If a checkpoint is asked for that is not good, or is of another run, or stops early by another measure.
+            If a checkpoint is asked for that is not good, is of another run, stops early by another measure or comes
+            after the last update.
         """
         self.progress = self.checkpoints.resume(self.optimizer)
+        if self.progress.step > self.optimization.max_steps:
+            raise UserError(
+                f"max_steps={self.optimization.max_steps} must be at least {self.progress.step}, the step of the "
+                "checkpoint that is resumed"
+            )
         self.keep_best_by(self.run.metric_for_best_model if self.run.early_stopping_patience is not None else "")
         if self.run.resume_from_checkpoint:
             self.logbook.rewind(self.progress.step, [step for step, _ in self.progress.scores])
@@ -147,7 +153,9 @@ class TrainingLoop:
         if self.divider is None:
             yield from self.load(self.prepared.encoded["train"], start)
         for epoch in itertools.count(self.progress.epoch):  # each with its own ids
-            rows = encode_epoch(self.prepared.text["train"], self.divider, self.data, epoch)
+            rows, counts = encode_epoch(self.prepared.text["train"], self.divider, self.data, epoch)
+            if epoch == self.progress.epoch:
+                self.logbook.say(f"train, as BPE-dropout divides it in this epoch: {describe_counts(counts)}")
             yield from self.load(rows, start, only=epoch)
             start = epoch + 1, 0
 
@@ -210,7 +218,7 @@ class TrainingLoop:
             result = pending.read()
             self.account(step, update, result)
             self.logbook.progress.update()
-            self.foretell(step)
+            self.estimate_time(step)
             wants_stop, wants_save = wants_stop or result.stop_votes > 0, wants_save or result.save_votes > 0
         return wants_stop, wants_save
 
@@ -218,7 +226,7 @@ class TrainingLoop:
         """Return seconds, of which saving and evaluating take none."""
         return time.perf_counter() - self.paused
 
-    def foretell(self, step: int) -> None:
+    def estimate_time(self, step: int) -> None:
         """Say once how long the training will take: by the median, since the first updates may take far longer."""
         if len(self.ends) > TIMED:
             return

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from training.recipe import nearest
-from training.settings import DEFAULT_CONFIG, ROOT, DataSettings
+from training.settings import DEFAULT_CONFIG, ROOT, DataSettings, OptimizationSettings
 from vaswani import MODEL_TYPES
 from vaswani.errors import UserError, first_line
 from vaswani.models.configuration_vaswani import TranslatorConfig
@@ -102,6 +102,13 @@ def check_lengths(config: TranslatorConfig, data: DataSettings) -> None:
                 f"{name}={getattr(data, name)} must be at most the {rows} positions of the model's table "
                 "(max_position_embeddings)"
             )
+
+
+def check_dropout(config: TranslatorConfig, optimization: OptimizationSettings) -> None:
+    """Refuse R-Drop of a model without dropout, which would predict the same twice."""
+    names = "dropout", "attention_dropout", "activation_dropout"
+    if optimization.rdrop_alpha is not None and not any(getattr(config, name, 0) for name in names):
+        raise UserError(f"rdrop_alpha={optimization.rdrop_alpha} needs a model with dropout, and this one has none")
 
 
 def check_is_ours(setting: str, name: str, config: PreTrainedConfig) -> None:

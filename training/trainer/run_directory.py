@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,9 +12,11 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from filelock import FileLock, SoftFileLock, Timeout
 
-from training.checkpoints.files import check_checkpoint
+from training.checkpoints.files import check_checkpoint, list_checkpoints
+from training.checkpoints.fingerprint import FREE
 from training.recipe import parse_settings
 from training.settings import TrainingSettings
+from training.trainer.logbook import REPLACED
 from vaswani.errors import UserError
 
 
@@ -98,25 +100,42 @@ def claim_output_dir(settings: TrainingSettings, accelerator: Accelerator) -> Ge
 
 
 def check_output_dir(settings: TrainingSettings) -> None:
-    """Refuse an output directory that holds another run, and a checkpoint to resume from that it does not hold."""
-    directory = Path(settings.run.output_dir)
-    if settings.run.resume_from_checkpoint not in (None, "latest"):
-        check_checkpoint(directory / "checkpoints", settings.run.resume_from_checkpoint)
-    holds_run = (directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()
-    replaces = settings.run.overwrite_output_dir or settings.run.resume_from_checkpoint
-    if holds_run and not replaces:
-        changed = "; ".join(changed_settings(directory, settings))
+    """Refuse an output directory that holds another run, and a checkpoint to resume from that it does not hold.
+
+    A directory with folders of the names that a run replaces, but without a run, is somebody else's.
+    """
+    directory, which = Path(settings.run.output_dir), settings.run.resume_from_checkpoint
+    if which not in (None, "latest"):
+        check_checkpoint(directory / "checkpoints", which)
+    if settings.run.overwrite_output_dir or (which and list_checkpoints(directory / "checkpoints")):
+        return  # what is resumed is compared more closely, with its data too
+    name = f"output_dir={settings.run.output_dir!r}"
+    if not ((directory / "recipe.toml").exists() or (directory / "metrics.jsonl").exists()):
+        found = [f"{entry}/" for entry in REPLACED if (directory / entry).exists()]
+        if found:
+            raise UserError(
+                f"{name} holds {', '.join(found)} but no run, which would replace that: choose another directory, or "
+                "replace it with --overwrite_output_dir"
+            )
+        return
+    changed = "; ".join(changed_settings(directory, settings, FREE if which else ()))
+    if changed or not which:
+        recipe = f"another recipe ({changed})" if changed else "the same recipe"
+        resume = "" if which else "resume it with --resume_from_checkpoint latest, "
         raise UserError(
-            f"output_dir={settings.run.output_dir!r} already holds a run of "
-            f"{f'another recipe ({changed})' if changed else 'the same recipe'}: choose another directory, resume it "
-            "with --resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
+            f"{name} already holds a run of {recipe}{', without a checkpoint' if which else ''}: choose another "
+            f"directory, {resume}or replace that run with --overwrite_output_dir"
         )
 
 
-def changed_settings(directory: Path, settings: TrainingSettings) -> list[str]:
-    """Say in which settings the run in a directory, if it holds one, differs from this one."""
+def changed_settings(directory: Path, settings: TrainingSettings, free: Collection[str] = ()) -> list[str]:
+    """Say in which settings, but for the free ones, the run in a directory, if it holds one, differs from this one."""
     recipe = directory / "recipe.toml"
     if not recipe.exists():
         return []
     there, here = parse_settings([str(recipe)]).values(), settings.values()
-    return [f"{name} is {there[name]!r} there, {here[name]!r} here" for name in here if there[name] != here[name]]
+    return [
+        f"{name} is {there[name]!r} there, {here[name]!r} here"
+        for name in here
+        if name not in free and there[name] != here[name]
+    ]

@@ -185,9 +185,12 @@ def test_a_recipe_extends_a_path(tmp_path):
 def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
     flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5", "--output_dir", "runs/𠮷"]
     settings = parse_settings(flags)
-    once = ["--overwrite_output_dir", "--resume_from_checkpoint", "latest"]  # of one start, not of the recipe
-    write_recipe(parse_settings([*flags, *once]), {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
-    assert parse_settings([str(tmp_path / "recipe.toml")]) == settings
+    for once in (
+        ["--overwrite_output_dir"],
+        ["--resume_from_checkpoint", "latest"],
+    ):  # of one start, not of the recipe
+        write_recipe(parse_settings([*flags, *once]), {"torch": '2.0 "x"', "processes": 2}, tmp_path / "recipe.toml")
+        assert parse_settings([str(tmp_path / "recipe.toml")]) == settings
 
 
 def test_files_may_be_given_as_one_list_or_with_a_comma():
@@ -235,6 +238,9 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         ),
         (["--validation_file", "a.tsv"], "validation_file='a.tsv' needs train_file"),
         (["--treebank_made", "5"], "treebank_made=5 needs a treebank: dataset_name=treebank:DIR"),
+        (["--metric_for_best_model", "chrf"], "metric_for_best_model='chrf' is .* needs early_stopping_patience"),
+        (["--overwrite_output_dir", "--resume_from_checkpoint=latest"], "=True and .*='latest' contradict each other"),
+        (["--output_dir", ""], "output_dir= must be the path of a folder"),
         (["--curriculum_epochs", "5"], "curriculum_epochs and curriculum_length must be given together"),
     ],
 )

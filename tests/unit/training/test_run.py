@@ -32,15 +32,40 @@ def test_a_start_needs_neither_the_compiler_nor_pictures():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+def accelerator_of(**given) -> SimpleNamespace:
+    """Return what `start_accelerator` looks at of an accelerator."""
+    usual = {"num_processes": 1, "mixed_precision": "no", "gradient_accumulation_steps": 1}
+    return SimpleNamespace(**{"device": torch.device("cpu")} | usual | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "sentence"),
+    [
+        ({"mixed_precision": "fp16"}, {}, "mixed_precision='fp16' needs a GPU: on a CPU it must be 'bf16' or 'no'"),
+        ({}, {"tf32": True}, "tf32=True needs a GPU"),
+        ({"gradient_accumulation_steps": 4}, {}, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 must be 1"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(given, flags, sentence):
+    settings = make_settings(**flags)
+    with pytest.raises(UserError, match=sentence):
+        run.check_accelerator(accelerator_of(**given), settings)
+    on_a_gpu = {"device": torch.device("cuda"), **given, "gradient_accumulation_steps": 1}
+    run.check_accelerator(accelerator_of(**on_a_gpu), settings)
+
+
+def test_what_accelerate_is_told_by_its_variables_is_refused_too(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2")
+    with pytest.raises(UserError, match="ACCELERATE_GRADIENT_ACCUMULATION_STEPS=2 must be 1"):
+        run.start_accelerator(make_settings())
+
+
 def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     seen = {}
     monkeypatch.setattr(
         run,
         "Accelerator",
-        lambda **given: (
-            seen.update(given)
-            or SimpleNamespace(device=torch.device("cpu"), num_processes=2, log_with=[given["log_with"]])
-        ),
+        lambda **given: seen.update(given) or accelerator_of(num_processes=2, log_with=[given["log_with"]]),
     )
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
@@ -56,9 +81,7 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
 def test_the_memory_that_tensors_free_is_kept_on_a_cpu(device, monkeypatch):
     kept = []
     monkeypatch.setattr(run, "keep_freed_memory", lambda: kept.append(True))
-    monkeypatch.setattr(
-        run, "Accelerator", lambda **given: SimpleNamespace(device=torch.device(device), num_processes=1)
-    )
+    monkeypatch.setattr(run, "Accelerator", lambda **given: accelerator_of(device=torch.device(device)))
     run.start_accelerator(make_settings())
     assert kept == [True] * (device == "cpu")
 
@@ -107,6 +130,7 @@ def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():
     ("flags", "sentence"),
     [
         (["--config_name=E-learned", "--max_source_length=2000"], "max_source_length=2000 must be at most the 1024"),
+        (["--config_name=D-drop0.0", "--rdrop_alpha=5"], "rdrop_alpha=5.0 needs a model with dropout"),
         (["--attn_implementation=spda"], "attn_implementation='spda' cannot be used here"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is foretold of memory, and what is said where there is less."""
+"""What is estimated of memory, and what is said where there is less."""
 
 import sys
 from dataclasses import replace
@@ -119,10 +119,10 @@ model.generate(torch.randint(1, 7999, (64, 32)), num_beams=4, max_new_tokens=24,
 """
 
 
-def test_a_real_process_holds_about_as_much_as_foretold():
+def test_a_real_process_holds_about_as_much_as_estimated():
     _, peak = run_and_watch([sys.executable, "-c", PROGRAM.format(config=SMALL)])
-    foretold = peak_of([replace(BATCH, output_length=24)], 4 * 7.6e6)
-    assert 0.75 < foretold / peak < 1.25
+    estimate = peak_of([replace(BATCH, output_length=24)], 4 * 7.6e6)
+    assert 0.75 < estimate / peak < 1.25
 
 
 JOINED = """
@@ -135,12 +135,12 @@ Ensemble(members).generate(torch.randint(1, 31999, (128, 8)), num_beams=4, max_n
 """
 
 
-def test_a_real_ensemble_of_many_types_holds_about_as_much_as_foretold():
+def test_a_real_ensemble_of_many_types_holds_about_as_much_as_estimated():
     sizes = SMALL | {"vocab_size": 32_000, "d_model": 64}
     _, peak = run_and_watch([sys.executable, "-c", JOINED.format(config=sizes)])
     members = [VaswaniForConditionalGeneration(VaswaniConfig(**sizes)) for _ in range(2)]
-    foretold = Forecast(Ensemble(members), {"num_beams": 4, "max_new_tokens": 8}).peak([8] * 128, 1024)
-    assert 0.75 < foretold / peak < 1.25
+    estimate = Forecast(Ensemble(members), {"num_beams": 4, "max_new_tokens": 8}).peak([8] * 128, 1024)
+    assert 0.75 < estimate / peak < 1.25
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_very_long_line_takes_the_square_of_its_tokens_whatever_the_beams(fore
 
 
 @pytest.mark.parametrize("case", ["nobody tells", "another model", "nothing to do"])
-def test_what_cannot_be_foretold_is_not_warned_of(case, forecast, tokenizer, monkeypatch):
+def test_what_cannot_be_estimated_is_not_warned_of(case, forecast, tokenizer, monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: None if case == "nobody tells" else 1)
     if case == "another model":
         monkeypatch.setattr(type(forecast.model.config), "model_type", "recurrent")
@@ -290,7 +290,7 @@ def test_an_ensemble_takes_the_sum_of_its_members_and_what_joins_them(forecast, 
     assert both.shortage(tokenizer, WORDS, 64).startswith("this may need 1.1 GB of memory")
 
 
-def test_each_batch_is_foretold_as_it_will_be(forecast):
+def test_each_batch_is_estimated_as_it_will_be(forecast):
     greedy = {"arguments": {"num_beams": 1}, "with_scores": True}
     plain, changed, scored, kept = (
         list(replace(forecast, **extra)._batches([3, 9, 3], 9))

@@ -31,7 +31,7 @@ def test_every_point_has_a_row_and_every_line_its_growth(pretended, capsys):
     points = {point for axis, lines in LINES.items() for line in lines for point in points_of(axis, *line)}
     measured = [row for row in rows if "peak, GB" in row]
     assert len(measured) == len(points)
-    assert all(("foretold, GB" in row) == (row["what"] == "translate") for row in measured)
+    assert all(("estimate, GB" in row) == (row["what"] == "translate") for row in measured)
     growths = [row["GB"] for row in rows if "GB" in row]
     assert len(growths) == sum(map(len, LINES.values()))
     assert growths[0] == "5.00 + 1 tokens / 1,000"

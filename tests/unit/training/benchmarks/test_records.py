@@ -28,7 +28,7 @@ def test_the_keys_of_json_are_those_that_others_may_read():
     assert list(generation) == keys
     assert list(generation.values()) == ["ours, bf16", "2 workers", "greedy", told, ratio, ratio]
     memory = as_record(MemoryRow("train", "base", 1, 2, 3, 4, 5.0, 6.0, "7"))
-    keys = ["what", "model", "batch tokens", "sentence length", "vocabulary", "beams", "peak, GB", "foretold, GB"]
+    keys = ["what", "model", "batch tokens", "sentence length", "vocabulary", "beams", "peak, GB", "estimate, GB"]
     assert memory == dict(zip([*keys, "GB"], ["train", "base", 1, 2, 3, 4, 5.0, 6.0, "7"], strict=True))
     engine = as_record(EngineRow("torch", "int8", rates, ratios, rates, 1.0, 2.0, 3.0))
     keys = ["engine", "precision", "sentences/s", "tokens/s", "first line, s", "peak memory, GB", "chrF to float32"]

@@ -95,6 +95,20 @@ def test_another_number_of_processes_is_said(make, monkeypatch):
     assert said[-1].startswith("It was saved by 1 process(es), now there are 2: updates hold the same pairs")
 
 
+def test_another_precision_is_refused(make, monkeypatch):
+    manager, optimizer, _ = make()
+    save_steps(manager, optimizer, [1])
+    again, its_optimizer, _ = make(resume_from_checkpoint="latest")
+    monkeypatch.setattr(type(again.accelerator), "mixed_precision", "bf16")
+    with pytest.raises(UserError, match="of another run: mixed_precision is 'no' there, 'bf16' here"):
+        again.resume(its_optimizer)
+    state = manager.directory / "step-0000001" / STATE
+    earlier = json.loads(state.read_text())
+    del earlier["mixed_precision"]  # which earlier versions did not note
+    monkeypatch.setattr(manager_module, "read_state", lambda _: earlier)
+    assert again.resume(its_optimizer).step == 1
+
+
 def test_sums_are_a_list_on_the_disk_and_those_that_earlier_versions_wrote_are_read(make):
     manager, optimizer, _ = make()
     manager.save(Progress(step=1, sums=Sums(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7)), optimizer)
@@ -148,11 +162,13 @@ def test_old_checkpoints_are_removed_only_once_the_new_one_is_whole(make, monkey
 
 @pytest.mark.parametrize(("average", "count", "mean"), [(1, 1, 9.0), (2, 2, 3.5), (3, 3, 3.0), (9, 4, 2.5)])
 def test_the_newest_checkpoints_are_averaged_and_counted(make, average, count, mean):
-    manager, optimizer, _ = make(average_checkpoints=average)
+    manager, optimizer, said = make(average_checkpoints=average)
     save_steps(manager, optimizer, [1, 2, 3, 4])
     set_weights(manager, 9.0)
     assert manager.choose_weights() == (count, 4 if average > 1 else None)
     assert value_of(manager) == mean
+    few = "The run has made 4 of the 9 checkpoints that average_checkpoints asks for: their average will be published"
+    assert said == ([few] if average > count else [])
 
 
 def test_a_damaged_checkpoint_is_left_out_and_not_counted(make):
@@ -172,6 +188,12 @@ def test_with_early_stopping_the_best_weights_are_chosen_and_interrupted_ones_ne
     save_steps(manager, optimizer, [3], "interrupted")
     assert manager.choose_weights() == (1, 1)
     assert value_of(manager) == 1.0
-    averaging, _, _ = make(average_checkpoints=3)
+    averaging, _, said = make(average_checkpoints=3)
     assert averaging.choose_weights() == (1, 2)
     assert value_of(averaging) == 2.0
+    assert said[0].endswith("1 of the 3 checkpoints that average_checkpoints asks for: the last will be published")
+    both, _, said = make(average_checkpoints=3, early_stopping_patience=2)
+    assert both.choose_weights() == (1, 1)
+    assert said[0].endswith("asks for: the best will be published")
+    save_steps(manager, optimizer, [4, 5])
+    assert both.choose_weights() == (3, 5)

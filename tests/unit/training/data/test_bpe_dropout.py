@@ -102,14 +102,18 @@ def test_the_first_learned_merge_goes_first():
 def test_an_epoch_has_the_pairs_that_are_short_enough_then():
     tokenizer, rows = of_bytes(), Dataset.from_dict({"source": TEXT, "target": TEXT})
     settings = DataSettings(source_lang="en", target_lang="de", max_source_length=40, max_target_length=40)
-    encoded = encode_epoch(rows, DroppingEncoder(tokenizer, 0.2, 1), settings, 0)
+    encoded, counts = encode_epoch(rows, DroppingEncoder(tokenizer, 0.2, 1), settings, 0)
+    assert (counts["kept"], counts["empty"]) == (len(encoded), 2)
     sizes, _ = lengths(encoded)
     assert encoded.column_names == ["input_ids", "labels", "source_length", "target_length"]
     assert [len(ids) for ids in encoded["input_ids"]] == sizes.tolist()
     assert 4 <= len(encoded) <= 8  # without the two empty ones
     assert encoded["input_ids"] != encoded["labels"]  # the sides draw apart
     short = DataSettings(source_lang="en", target_lang="de", max_source_length=12, max_target_length=12)
-    assert len(encode_epoch(rows, DroppingEncoder(tokenizer, 0.2, 1), short, 0)) < len(encoded)
+    assert encode_epoch(rows, DroppingEncoder(tokenizer, 0.2, 1), short, 0)[1]["kept"] < len(encoded)
+    none = DataSettings("x", source_lang="en", target_lang="de", bpe_dropout=0.9, max_source_length=2)
+    with pytest.raises(UserError, match=r"no usable pair is left in epoch 3, divided with bpe_dropout=0\.9: 0 kept, "):
+        encode_epoch(rows, DroppingEncoder(tokenizer, 0.9, 1), none, 3)
 
 
 def test_other_tokenizers_are_refused():

@@ -75,7 +75,7 @@ def test_the_limits_of_the_settings_reach_their_sides(tokenizer, source, target,
     rows = [("abc", "ab"), ("ab", "abc"), ("a", "a")]  # 5 and 4 ids, 4 and 5, 3 and 3
     given = settings(max_source_length=source, max_target_length=target)
     encoded, _ = encode(pairs(*rows), tokenizer, given, "train")
-    of_epoch = encode_epoch(pairs(*rows), DroppingEncoder(tokenizer, 1e-12, seed=1), given, epoch=0)
+    of_epoch, _ = encode_epoch(pairs(*rows), DroppingEncoder(tokenizer, 1e-12, seed=1), given, epoch=0)
     for found in (encoded, of_epoch):
         assert found["input_ids"][:] == tokenizer([rows[index][0] for index in (*kept, 2)]).input_ids
 

@@ -164,7 +164,7 @@ def test_the_card_names_what_was_added_to_the_papers_training_and_a_search_that_
     model.generation_config.length_penalty_alpha = None
     _, _, text = published(model=model, weight_decay=0.25, rdrop_alpha=4.5, bpe_dropout=0.15, tokenized=True)
     for part in (
-        "; weight decay 0.25 |",
+        "; decoupled weight decay 0.25 (AdamW), of matrices alone |",
         "| R-Drop | alpha 4.5: each batch was computed twice",
         "| BPE-dropout | 0.15: each epoch divided words anew",
         "It reads and writes text that was tokenized before",

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -510,6 +511,19 @@ def test_with_bpe_dropout_each_epoch_has_its_own_ids_and_a_resumed_run_the_same(
         resumed = make_loop(**settings)
         resumed.progress.epoch, resumed.progress.position = dropped[at - 1][:2]
         assert ids(resumed, 3) == dropped[at:]
+
+
+def test_what_bpe_dropout_makes_too_long_is_said(make_loop, capsys):
+    next(make_loop(bpe_dropout=0.9, max_source_length=14, max_target_length=14).updates())
+    said = capsys.readouterr().out
+    assert re.search(r"train, as BPE-dropout divides it in this epoch: .* [1-9][\d,]* too long", said)
+
+
+def test_a_run_is_not_resumed_behind_its_end(make_loop):
+    make_loop(save_steps=2, max_steps=4).train()
+    assert make_loop(max_steps=4, resume_from_checkpoint="latest").progress.step == 4
+    with pytest.raises(UserError, match="max_steps=3 must be at least 4, the step of the checkpoint"):
+        make_loop(max_steps=3, resume_from_checkpoint="latest")
 
 
 def test_bpe_dropout_of_a_tokenizer_that_has_none_is_refused(make_loop, corpus, tmp_path):

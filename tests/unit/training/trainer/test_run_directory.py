@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from training import table3
 from training.recipe import parse_settings
 from training.trainer import run_directory
-from training.trainer.run_directory import LOCK, OWNER, claim_output_dir, own
+from training.trainer.run_directory import LOCK, OWNER, check_output_dir, claim_output_dir, own
 from vaswani.errors import UserError
 
 
@@ -120,6 +120,40 @@ def test_a_run_is_refused_before_it_changes_anything(tmp_path, capsys):
     with pytest.raises(SystemExit), claim_output_dir(parse_settings(flags), accelerator):
         pytest.fail("it was not refused")
     assert "already holds a run of another recipe" in capsys.readouterr().err
+
+
+def refusal(tmp_path, *flags: str) -> str | None:
+    text = ["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}"]
+    try:
+        check_output_dir(parse_settings([*text, *flags]))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def test_folders_that_are_of_no_run_are_not_replaced(tmp_path):
+    assert refusal(tmp_path) is None
+    (tmp_path / "src").mkdir()
+    assert refusal(tmp_path) is None
+    (tmp_path / "model").mkdir()
+    (tmp_path / "outputs").mkdir()
+    for start in ([], ["--resume_from_checkpoint=latest"]):
+        assert refusal(tmp_path, *start).startswith(f"output_dir='{tmp_path}' holds model/, outputs/ but no run")
+    assert refusal(tmp_path, "--overwrite_output_dir") is None
+    (tmp_path / "checkpoints" / "step-0000001").mkdir(parents=True)  # brought here to be resumed
+    assert refusal(tmp_path, "--resume_from_checkpoint=latest") is None
+    assert "checkpoints/, model/, outputs/" in refusal(tmp_path)
+
+
+def test_without_a_checkpoint_only_the_same_run_begins_anew(tmp_path):
+    (tmp_path / "recipe.toml").write_text('dataset_name = "x"\nsource_lang = "en"\ntarget_lang = "de"\nseed = 3\n')
+    latest = "--resume_from_checkpoint=latest"
+    assert refusal(tmp_path, latest, "--seed=3", "--max_steps=9") is None
+    said = refusal(tmp_path, latest, "--seed=4")
+    assert "holds a run of another recipe (seed is 3 there, 4 here), without a checkpoint: choose another" in said
+    assert refusal(tmp_path, "--seed=3").endswith(
+        "directory, resume it with --resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
+    )
 
 
 def test_a_sweep_owns_its_directory(tmp_path):
