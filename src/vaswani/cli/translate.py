@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vaswani.errors import UserError
+from vaswani.models.trees_vaswani import TREES
 
 from .shared import line_by_line
 from .shared.flags import (
@@ -86,6 +87,8 @@ def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Wo
         from .shared.loading import load_model
     disable_progress_bar()  # transformers' own, at loading
     model, tokenizer = load_model(options)
+    if getattr(model.config, "target_lang", None) == TREES:
+        raise UserError(f"model={options.model!r} is a parser: vaswani parse is for it")
     arguments = search_arguments(model, options)
     if options.engine != "torch":  # which shares out each batch to the cores by itself
         return line_translator(model, tokenizer, options, arguments, stack), str(model)

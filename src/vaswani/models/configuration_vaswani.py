@@ -4,6 +4,7 @@ The fields are what the paper names or what its Table 3 varies, under the names 
 are the base model. Training choices (label smoothing, schedule, batch size) belong to the training recipe.
 """
 
+import math
 from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -45,9 +46,15 @@ class TranslatorConfig(PreTrainedConfig):
             self.pad_token_id = self.vocab_size - 1
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id
-        for name in ("pad_token_id", "decoder_start_token_id"):
-            if not 0 <= getattr(self, name) < self.vocab_size:
-                raise ValueError(f"{name}={getattr(self, name)} must be an id below vocab_size={self.vocab_size}")
+        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        ids = [("pad_token_id", self.pad_token_id), ("decoder_start_token_id", self.decoder_start_token_id)]
+        for name, token in ids + [("eos_token_id", end) for end in ends if end is not None]:
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(f"{name}={token} must be an id below vocab_size={self.vocab_size}")
+        for other, name in self.attribute_map.items():
+            given, default = getattr(self, name), getattr(type(self), name)
+            if given not in (default, kwargs.get(other, given)):
+                raise ValueError(f"{name}={given} and {other}={kwargs[other]} are one field: give one of them")
         if not __name__.startswith("transformers_modules"):
             # The installed package registers the pipeline; `pipeline()` would ask for trust where it sees this key.
             kwargs.pop("custom_pipelines", None)
@@ -210,8 +217,8 @@ class VaswaniConfig(TranslatorConfig):
         given = (name for name in optional if getattr(self, name) is not None)
         self.check_at_least_1("max_position_embeddings", *names, *given)
         self.check_fractions("attention_dropout", "activation_dropout")
-        if self.layer_norm_eps <= 0:
-            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be above 0")
+        if not 0 < self.layer_norm_eps < math.inf:
+            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be a number above 0")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model={self.d_model} must be even for sinusoidal positions: sines and cosines alternate"

@@ -1,5 +1,7 @@
 """The settings of decoding: from the call of `generate`, its generation config and the model's."""
 
+import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -21,6 +23,9 @@ MOST_ALPHA = 10
 LEAST = {"num_beams": 1, "num_return_sequences": 1} | dict.fromkeys(
     ("max_length", "max_new_tokens", "min_length", "min_new_tokens"), 0
 )
+
+# How like a setting's name another one has to be to look like a misspelling of it; those of older releases are not.
+LIKE_ANOTHER = 0.85
 
 # The values of transformers' settings that nobody set, as its trainer writes them into configs.
 THEIR_DEFAULTS = GenerationConfig._get_default_generation_params() | {"guidance_scale": 1}
@@ -66,7 +71,8 @@ class DecodingSettings:
                                                                                 for transformers', with a warning
     `max_length`                           tokens, prefix included              the same, except for 20
     `max_new_tokens`                       tokens, without prefix               the same
-    `extra_target_tokens`                  more than the source's; None:        the same
+    `extra_target_tokens`                  more than the source's, or what      the same
+                                           `min_new_tokens` asks for; None:
                                            transformers' limit
     all others                             its value                            the same, if the call says nothing
     =====================================  ===================================  ====================================
@@ -86,6 +92,8 @@ class DecodingSettings:
         Whether the call itself sets `length_penalty_alpha`.
     returns_dict, returns_several : bool
         Whether a ModelOutput, or more than one translation of a sentence, is asked for.
+    min_length, min_new_tokens : int
+        The least tokens of an output, with its prefix or without.
     suppress_tokens, eos_token_ids : tuple of int
     compile_config : CompileConfig or None
         What is to be compiled with, unless `disable_compile` says that nothing is.
@@ -98,6 +106,8 @@ class DecodingSettings:
     is_explicit: bool
     returns_dict: bool
     returns_several: bool
+    min_length: int
+    min_new_tokens: int
     suppress_tokens: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     compile_config: CompileConfig | None
@@ -136,6 +146,9 @@ class DecodingSettings:
 
         for name, least in LEAST.items():
             _check_whole(name, get(name), least)
+        penalty = get("length_penalty")
+        if penalty is not None and not (_is_number(penalty) and math.isfinite(penalty)):
+            raise ValueError(f"length_penalty={penalty!r} must be a finite number")
         suppressed = get("suppress_tokens")
         if suppressed is not None and not isinstance(suppressed, list | tuple):
             raise ValueError(f"suppress_tokens={suppressed!r} must be a list of ids")
@@ -150,6 +163,8 @@ class DecodingSettings:
             is_explicit="length_penalty_alpha" in call,
             returns_dict=bool(get("return_dict_in_generate")),
             returns_several=(get("num_return_sequences") or 1) > 1,
+            min_length=get("min_length") or 0,
+            min_new_tokens=get("min_new_tokens") or 0,
             suppress_tokens=() if suppressed is None else tuple(map(int, suppressed)),
             eos_token_ids=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
             compile_config=None if get("disable_compile") else get("compile_config"),
@@ -172,6 +187,9 @@ def wishes(config: GenerationConfig) -> dict[str, Any]:
     """Return the settings that a config asks for: known to transformers or to us, and not merely filled in."""
     known = vars(GenerationConfig()).keys() | PAPERS_DECODING.keys()
     filled = (*THEIR_BEAM_SEARCH, "max_length")
+    for name in vars(config).keys() - known:
+        if nearest := difflib.get_close_matches(name, known, n=1, cutoff=LIKE_ANOTHER):
+            logger.warning_once(f"{name} in a generation config is not known: the nearest setting is {nearest[0]}")
     return {
         name: value
         for name, value in vars(config).items()
@@ -187,11 +205,14 @@ def asks_for_something(name: str, value: Any) -> bool:
     return not is_empty and value != THEIR_DEFAULTS.get(name)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
     for number, level in enumerate(levels):
         alpha = level.get("length_penalty_alpha")
-        is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-        if alpha is not None and not (is_number and abs(alpha) <= MOST_ALPHA):
+        if alpha is not None and not (_is_number(alpha) and abs(alpha) <= MOST_ALPHA):
             raise ValueError(
                 f"length_penalty_alpha={alpha!r} must be a number from {-MOST_ALPHA} to {MOST_ALPHA}: "
                 "the paper's is 0.6"

@@ -67,7 +67,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             what transformers' beam search finds: our own search finds it too, faster.
         extra_target_tokens : int, default=50
             Tokens by which a translation may be longer than its source, ``</s>`` counted on both sides (section 6.1).
-            Gives way to `max_new_tokens` and `max_length`. A learned table of positions limits the length too.
+            Gives way to `max_new_tokens` and `max_length`, and to `min_new_tokens` where that is more. A learned table
+            of positions limits the length too.
         compile_config : CompileConfig, optional
             On a CPU, a Transformer's searches compile what lies between its matrix products: `fusion_vaswani`. That
             takes some seconds once a process, of which a cache on disk saves most the next time. Other models, and
@@ -98,7 +99,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         extra, source = settings.extra_target_tokens, source_length(inputs, kwargs)
         if extra is not None:
             prefix = prefix_length(kwargs)
-            changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix)
+            least = max(settings.min_new_tokens, settings.min_length - prefix)
+            changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix, least)
         search = choose_search(settings)
         if search is not None:
             only_bans = all(type(given) is AllowedTokens for given in kwargs.get("logits_processor") or [])
@@ -190,7 +192,9 @@ def run_search(
             raise ValueError(f"suppress_tokens={token} must be an id from 0 to {model.config.vocab_size - 1}")
     limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
     if extra is not None:
-        limit = torch.minimum(limit, source_lengths(model_kwargs)[::num_beams].to(limit) + extra)
+        least = max(generation_config.min_new_tokens or 0, (generation_config.min_length or 0) - length)
+        own = source_lengths(model_kwargs)[::num_beams].to(limit) + extra
+        limit = torch.minimum(limit, own.clamp(min=least))
         logits_processor = with_ends_forced_at(limit, logits_processor, length, num_beams)
     for processor in logits_processor:
         if isinstance(processor, AllowedTokens):
@@ -205,12 +209,14 @@ def max_positions(config: Any) -> int | None:
     return None if is_sinusoidal else getattr(config, "max_position_embeddings", None)
 
 
-def output_limit(config: Any, source_length: int, extra_target_tokens: int, prefix_length: int = 1) -> int:
-    """Return how many tokens may be generated for a source: its length + 50 in section 6.1.
+def output_limit(
+    config: Any, source_length: int, extra_target_tokens: int, prefix_length: int = 1, least: int = 0
+) -> int:
+    """Return how many tokens may be generated for a source: its length + 50 in section 6.1, or the `least` asked for.
 
     Prefix and generated tokens must not outgrow the model's table of positions, if it has one.
     """
-    limit, positions = source_length + extra_target_tokens, max_positions(config)
+    limit, positions = max(source_length + extra_target_tokens, least), max_positions(config)
     return limit if positions is None else min(limit, max(1, positions - prefix_length))
 
 

@@ -106,6 +106,8 @@ class ParsingPipeline(TranslationPipeline):
     ``[{"tree": "(S (NP (DT The) (NN dog)) (VP (VBZ sleeps)) (. .))", "repairs": 0}]``.
     """
 
+    _writes_trees = True
+
     def _sanitize_parameters(
         self, constrained: bool | None = None, **generate_kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

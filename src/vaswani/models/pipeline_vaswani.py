@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from transformers import Pipeline
 
 from .generation_vaswani import length_arguments
+from .trees_vaswani import TREES
 
 
 def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
@@ -89,9 +90,9 @@ class TranslationPipeline(Pipeline):
     Raises
     ------
     ValueError
-        If task, `src_lang` or `tgt_lang` name another direction than the model's, or the last two any where the model
-        does not know its languages; if the tokenizer is missing or has another number of types; or if an input is no
-        string.
+        If the model is a parser; if task, `src_lang` or `tgt_lang` name another direction than the model's, or the
+        last two any where the model does not know its languages; if the tokenizer is missing or has another number of
+        types; or if an input is no string.
 
     Examples
     --------
@@ -99,6 +100,7 @@ class TranslationPipeline(Pipeline):
     ``[{"translation_text": "Der Hund schläft."}]``.
     """
 
+    _writes_trees = False
     _load_processor = False
     _load_image_processor = False
     _load_feature_extractor = False
@@ -110,6 +112,9 @@ class TranslationPipeline(Pipeline):
         if problem is not None:
             raise ValueError(f"model={self.model.config.name_or_path!r} {problem}")
         languages = self._languages()
+        if (languages[1] == TREES) != self._writes_trees:
+            task = "translation" if self._writes_trees else "parse"
+            raise ValueError(f"model={self.model.config.name_or_path!r} is for the task {task!r}, not {self.task!r}")
         direction = "translation_{}_to_{}".format(*languages)
         if str(self.task).startswith("translation_") and all(languages) and self.task != direction:
             raise ValueError(f'task="{self.task}" does not fit this model, which does "{direction}"')

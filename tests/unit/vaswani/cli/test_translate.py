@@ -3,6 +3,7 @@
 tests/e2e/test_translate.py has the tests of whole processes, pipes and kills.
 """
 
+import json
 import os
 import re
 import shutil
@@ -262,6 +263,13 @@ def test_what_cannot_be_is_refused_in_one_sentence_and_before_the_output_is_touc
     write_lines("out", ["an earlier translation"])
     assert translate(*flags, status=1) == ["an earlier translation\n"]
     assert capsys.readouterr() == ("", f"error: {sentence}\n")
+
+
+def test_a_parser_does_not_translate(capsys):
+    config = json.loads(Path("model/config.json").read_text())
+    Path("model/config.json").write_text(json.dumps(config | {"source_lang": "en", "target_lang": "tree"}))
+    translate(status=1, output="none")
+    assert capsys.readouterr().err == "error: model='model' is a parser: vaswani parse is for it\n"
 
 
 def test_the_models_own_beams_count_where_none_are_given(capsys):

@@ -44,6 +44,19 @@ def test_values_that_change_nothing_ask_for_nothing():
     assert asks_for_something("guidance_scale", torch.tensor([1, 1]))
 
 
+def test_a_misspelt_setting_is_named_and_those_of_older_releases_are_not(monkeypatch):
+    said = []
+    monkeypatch.setattr(decoding_vaswani.logger, "warning_once", said.append)
+    config = GenerationConfig(
+        num_beems=2, length_penalty_alfa=3, num_beam_groups=1, diversity_penalty=0.0, note="mine"
+    )
+    DecodingSettings.read({}, config, GenerationConfig())
+    assert sorted(said) == [
+        "length_penalty_alfa in a generation config is not known: the nearest setting is length_penalty_alpha",
+        "num_beems in a generation config is not known: the nearest setting is num_beams",
+    ]
+
+
 def test_a_config_that_asks_for_both_penalties_is_not_passed_over_in_silence(monkeypatch):
     said = []
     monkeypatch.setattr(decoding_vaswani.logger, "warning_once", said.append)

@@ -161,6 +161,9 @@ def test_transformers_penalty_keeps_its_meaning(model, random_model, source):
             {"length_penalty_alpha": 0.6, "do_sample": True},
             "length_penalty_alpha=0.6 does not go together with do_sample",
         ),
+        ({"length_penalty": float("nan")}, "length_penalty=nan must be a finite number"),
+        ({"length_penalty": "1"}, "length_penalty='1' must be a finite number"),
+        ({"generation_config": GenerationConfig(length_penalty=float("inf"))}, "length_penalty=inf must be a finite"),
         ({"generation_config": {"num_beams": 4}}, "generation_config={'num_beams': 4} must be a GenerationConfig"),
         ({"num_return_sequences": 5}, "num_return_sequences"),
         ({"num_beams": 1, "num_return_sequences": 2}, "num_return_sequences"),
@@ -239,6 +242,9 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, 
     assert len(set(lengths(extra_target_tokens=None))) == 1  # transformers' limit, which knows no source
     assert lengths(max_new_tokens=3) == lengths(max_length=4) == [3, 3, 3]
     assert lengths(max_new_tokens=60) == [60, 60, 60]
+    assert lengths(min_new_tokens=54) == lengths(min_length=55) == [55, 54, 55]
+    assert lengths(extra_target_tokens=0, min_new_tokens=3) == [5, 3, 5]
+    assert lengths(extra_target_tokens=0, min_new_tokens=9) == [9, 9, 9]
     assert lengths(generation_config=GenerationConfig(max_new_tokens=3)) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_length=4)) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_length=20)) == [55, 52, 55]  # transformers' default

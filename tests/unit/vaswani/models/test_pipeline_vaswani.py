@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vaswani.models.parsing_vaswani import ParsingPipeline
 from vaswani.models.pipeline_vaswani import TranslationPipeline, as_inputs, tokenizer_problem
 from vaswani.tokenization import train_tokenizer
 
@@ -33,6 +34,17 @@ def test_a_tokenizer_must_fit_its_model(kind, tokenizer, problem):
     if kind == "ours":
         model.decoder_state = None
     assert tokenizer_problem(model, tokenizer) == problem
+
+
+def test_a_parser_does_not_translate_nor_a_translator_parse(random_model):
+    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
+    model = random_model(vocab_size=265)
+    model.config.name_or_path = "it"
+    with pytest.raises(ValueError, match=r"^model='it' is for the task 'translation', not 'parse'$"):
+        ParsingPipeline(model=model, tokenizer=tokenizer, task="parse")
+    model.config.target_lang = "tree"
+    with pytest.raises(ValueError, match=r"^model='it' is for the task 'parse', not 'translation'$"):
+        TranslationPipeline(model=model, tokenizer=tokenizer, task="translation")
 
 
 def test_a_pipeline_returns_text_whatever_generate_does(random_model):
