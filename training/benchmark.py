@@ -23,6 +23,7 @@ from training.benchmarks import engines, generation, memory, planning, start, tr
 from training.machine import PACKAGES, check_device, describe_hardware, installed_version
 from training.tables.layout import align
 from vaswani.cli import exit_status
+from vaswani.cli.shared.outputs import check_outputs
 
 
 class Benchmark(NamedTuple):
@@ -46,6 +47,8 @@ def main(arguments: list[str]) -> None:
     """Run one benchmark or all; print a table of each and write everything as JSON."""
     options = parse(arguments)
     check_device(options.device)
+    picture = getattr(options, "picture", None)  # of one benchmark alone
+    check_outputs({"--json": options.json, "--picture": None if picture is None else str(picture)}, {})
     names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
     report: dict[str, Any] = {
         "command": " ".join(sys.argv),

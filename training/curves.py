@@ -41,8 +41,10 @@ def main(arguments: list[str]) -> None:
     """List the runs, or do them and write the curves."""
     options, flags = parse(arguments)
     settings = parse_settings([str(options.recipe), *flags])
-    if not settings.run.eval_steps:
-        raise UserError("eval_steps=0 must be at least 1: a learning curve has points on the way")
+    command.check_starts_anew(settings.model)
+    steps, last = settings.run.eval_steps, settings.optimization.max_steps - 1
+    if not 1 <= steps <= last:
+        raise UserError(f"eval_steps={steps} must be from 1 to {last:,}: a learning curve has points on the way")
     rows = make_rows(options.shares, options.configs or [settings.model.config_name or ""])
     if options.list:
         print(list_rows(rows, settings))

@@ -38,6 +38,7 @@ SET_BY_THE_TABLE = {
     "dataset_name": "--treebank names it",
     "train_file": "--treebank names the trees",
     "max_train_samples": "--shares has them",
+    "model_name_or_path": "its parsers begin with new weights",
 }
 
 
@@ -87,6 +88,7 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
     if row.is_plain:
         arguments += ["--treebank_parts=0", "--treebank_made=0"]
     settings = parse_settings(arguments)
+    command.check_starts_anew(settings.model)
     optimization = settings.optimization
     per_token = flops_per_target_token(load_config(settings.model.config_name))
     cost = optimization.max_steps * optimization.max_tokens_per_batch * per_token

@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.machine import usable_cores
 from training.recipe import NAMES, describe_unknown, names_of
+from training.settings import ModelSettings
 from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.errors import UserError
@@ -52,6 +53,15 @@ def parse(
     check_run_flags(flags, vars(options), SET_BY_ALL | set_by_the_table)
     options.command = shlex.join(["python", f"training/{name}.py", *arguments])
     return options, flags
+
+
+def check_starts_anew(model: ModelSettings) -> None:
+    """Refuse a recipe that starts from a published model: runs that are compared begin with new weights."""
+    if model.model_name_or_path is not None:
+        raise UserError(
+            f"model_name_or_path={model.model_name_or_path!r} must not stand in the recipe: all runs begin with new "
+            "weights"
+        )
 
 
 def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: Mapping[str, str]) -> None:

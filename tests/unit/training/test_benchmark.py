@@ -1,3 +1,4 @@
+import argparse
 import json
 
 import pytest
@@ -28,6 +29,15 @@ def test_without_a_name_the_flags_of_all_benchmarks_have_their_defaults():
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(UserError, match=r"^device='cuda' needs a GPU, and torch finds none: leave it out$"):
         benchmark.main(["train", "--device", "cuda"])
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "BENCHMARKS", dict.fromkeys(benchmark.BENCHMARKS, None))
+    monkeypatch.setattr(benchmark, "parse", lambda _: argparse.Namespace(**given, benchmark="memory", device="cpu"))
+    for name in ("json", "picture"):
+        given = {"json": None, name: str(tmp_path / "none" / "it")}
+        with pytest.raises(UserError, match=f"^--{name}='.*' cannot be written: its folder does not exist$"):
+            benchmark.main([])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ def test_the_runs_are_listed(capsys):
     ("flags", "sentence"),
     [
         (["--shares", "x"], "argument --shares: 'x' must be numbers with commas between"),
-        (["--eval_steps", "0"], "eval_steps=0 must be at least 1: a learning curve has points on the way"),
+        (["--eval_steps", "0"], "eval_steps=0 must be from 1 to "),
+        (
+            ["--eval_steps=360", "--max_steps=360"],
+            "eval_steps=360 must be from 1 to 359: a learning curve",
+        ),
         (["--config_name", "demo"], "--config_name is no flag of the whole table: --configs names the models"),
         (["--max_stepps", "5"], "unknown flag '--max_stepps': the nearest known one is 'max_steps'"),
         (["--jobs", "99"], "jobs=99 must be at least 1"),
@@ -36,6 +40,13 @@ def test_bad_flags_are_one_sentence(flags, sentence):
     with pytest.raises(UserError) as refused:
         curves.main([*RECIPE, *flags])
     assert str(refused.value).startswith(sentence)
+
+
+def test_a_recipe_that_starts_from_a_model_is_refused(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('model_name_or_path = "it"\ndataset_name = "x"\nsource_lang = "en"\ntarget_lang = "de"\n')
+    with pytest.raises(UserError, match=r"^model_name_or_path='it' must not stand in the recipe: all runs begin with"):
+        curves.main(["--recipe", str(recipe), "--list"])
 
 
 def test_finished_runs_are_drawn_as_they_come(tmp_path, monkeypatch, capsys):

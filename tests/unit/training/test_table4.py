@@ -48,6 +48,11 @@ def test_a_run_has_recipe_treebank_folder_and_flags(treebank, tmp_path):
     )
     assert run.cost > 0
     assert (settings.data.treebank_parts, settings.data.treebank_made) == (10, 10_000)
+    options.recipe = tmp_path / "recipe.toml"
+    options.recipe.write_text('model_name_or_path = "it"\nsource_lang = "en"\ntarget_lang = "tree"\n')
+    with pytest.raises(UserError, match=r"^model_name_or_path='it' must not stand in the recipe"):
+        table4.make_run(Row(0.5), options, flags)
+    options.recipe = table4.ROOT / "training" / "recipes" / "parser-small.toml"
     plain = table4.make_run(Row(1.0, is_plain=True), options, flags).settings
     assert (plain.data.treebank_parts, plain.data.treebank_made) == (0, 0)
     assert plain.run.output_dir == str(tmp_path / "out" / "100-plain")
