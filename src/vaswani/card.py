@@ -105,7 +105,8 @@ def _scores(evaluation: Evaluation) -> tuple[float | None, ...]:
 def add_to_card(evaluation: Evaluation, path: Path) -> None:
     """Add a later evaluation to a card: to its table, and to its model-index."""
     card = ModelCard.load(path)
-    languages = [str(language) for language in card.data.language or [evaluation.target_lang]]
+    known = card.data.language or evaluation.target_lang
+    languages = [str(language) for language in (known if isinstance(known, list) else [known])]
     text = evaluation.test_set or evaluation.split
     # Results of one type, configuration and split are one entry, so the name must be part of these.
     results = eval_results(evaluation, languages, text, text.split(" ")[0])

@@ -63,9 +63,20 @@ class Ensemble(VaswaniPreTrainedModel, VaswaniGenerationMixin):
         encoder_outputs: None = None,  # transformers' `generate` looks here for what it may be given
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Return the (B, T, V) `logits` of the mean probabilities; `kwargs` as for the members, without a cache."""
+        """Return the (B, T, V) `logits` of the mean probabilities; `kwargs` as for the members, without a cache.
+
+        Raises
+        ------
+        ValueError
+            If anything else than logits is asked for.
+        """
         if encoder_outputs is not None:
             raise ValueError(NEEDS_IDS)
+        for name in ("labels", "output_hidden_states", "output_attentions"):
+            if kwargs.get(name) is not None and kwargs[name] is not False:
+                raise ValueError(f"{name} must be left out: an ensemble returns logits alone")
+        if kwargs.get("return_dict") is False:
+            raise ValueError("return_dict=False must be left out: an ensemble returns a Seq2SeqLMOutput")
         inputs = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, **kwargs}
         return Seq2SeqLMOutput(logits=join(member(input_ids, **inputs).logits for member in self.members))
 
@@ -131,10 +142,12 @@ class EnsembleState:
 
     def __init__(self, states: Sequence[DecoderState]):
         self.states = states
+        self.wanted: torch.Tensor | None = None  # ids of the only tokens whose logits are returned
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
         """Return the (R, V) logits of the mean probabilities of the next token."""
-        return join(state.step(tokens, parents) for state in self.states)
+        logits = join(state.step(tokens, parents) for state in self.states)
+        return logits if self.wanted is None else logits[:, self.wanted]
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the (B',) sentences."""
@@ -142,9 +155,11 @@ class EnsembleState:
             state.select(sentences)
 
     def cut_output(self, ids: torch.Tensor) -> None:
-        """Return the logits of the tokens with these (N,) ids alone, whose probabilities then add up to 1 in each."""
-        for state in self.states:
-            state.cut_output(ids)
+        """Return the logits of the tokens with these (N,) ids alone, from now on.
+
+        The members compute all: the mean of what they give to a few tokens needs their sums over all of them.
+        """
+        self.wanted = ids
 
 
 def join(logits: Iterable[torch.Tensor]) -> torch.Tensor:

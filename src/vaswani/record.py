@@ -27,7 +27,7 @@ def describe_weights(model: str) -> dict[str, Any]:
         return {"step": int(checkpoint[1]), "averaged_checkpoints": 1, "checkpoint": folder.name}
     last: dict[str, Any] = {}
     for row in read_metrics(metrics_of(folder)):
-        last |= row
+        last |= {} if is_recorded(row) else row
     names = "step", "averaged_checkpoints"
     return {name: last.get(name) for name in names} | {"checkpoint": folder.name if folder.exists() else model}
 
@@ -56,6 +56,11 @@ def read_row(line: str) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def is_recorded(row: dict[str, Any]) -> bool:
+    """Tell whether a row is an evaluation that was made after a run, not by the run itself."""
+    return row.get("test_set") is not None
 
 
 def card_of(folder: Path) -> Path:

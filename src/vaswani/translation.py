@@ -71,7 +71,8 @@ class Translator:
     Raises
     ------
     UserError
-        If there cannot be so many workers, or the model's search does not know the paper's length penalty.
+        If `max_source_length` is not above 0, there cannot be so many workers, or the model's search does not know the
+        paper's length penalty.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class Translator:
         self.model, self.tokenizer, self.max_batch_tokens = model, tokenizer, max_batch_tokens
         self.with_scores, self.generate_kwargs = with_scores, generate_kwargs
         self.keeps_steps = with_scores and keeps_steps(model, generate_kwargs)
+        if max_source_length is not None and max_source_length < 1:
+            raise UserError(f"max_source_length={max_source_length} must be at least 1")
         limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
         self.limit = min(limits, default=None)
         # No method of this object: it would refer to itself, and hold the model when its user does not any more.
@@ -151,7 +154,8 @@ class Translator:
         return results
 
     def _setting(self, name: str) -> int:
-        return self.generate_kwargs.get(name) or getattr(self.model.generation_config, name, None) or 1
+        configs = self.generate_kwargs.get("generation_config"), self.model.generation_config
+        return self.generate_kwargs.get(name) or next(filter(None, (getattr(c, name, None) for c in configs)), 1)
 
     def _prepare(self, ids: Sequence[Sequence[int]]) -> None:
         """Make what the model keeps from one call to the next before there are workers, so that they share it."""

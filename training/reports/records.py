@@ -14,7 +14,7 @@ from training.tables.metrics import seconds_of_training
 from training.trainer.logbook import OUTPUTS
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
-from vaswani.record import read_row
+from vaswani.record import is_recorded, read_row
 
 
 FINAL = "final"
@@ -56,7 +56,7 @@ class RunRecord:
     recipe : dict
         Its settings, and as `recipe["run"]` the versions, hardware, command and date.
     updates, evaluations : list of dict
-        The rows that it has logged of its updates, and of its evaluations.
+        The rows that it has logged of its updates, and of its own evaluations: not those of `vaswani evaluate`.
     unreadable : int
         Lines of `metrics.jsonl` that are not whole, as a run that is killed may leave them.
     """
@@ -182,7 +182,8 @@ def read_run(directory: Path, name: str) -> RunRecord:
         lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rows = list(map(read_row, lines))
         whole = [row for row in rows if row is not None]
-        updates, evaluations = ([row for row in whole if ("split" in row) == is_one] for is_one in (False, True))
+        own = [row for row in whole if not is_recorded(row)]
+        updates, evaluations = ([row for row in own if ("split" in row) == is_one] for is_one in (False, True))
         record = RunRecord(name, directory, recipe, updates, evaluations, len(rows) - len(whole))
         _ = record.max_steps, record.step, record.seconds
     except (ValueError, KeyError, TypeError) as error:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from vaswani.record import read_metrics
+from vaswani.record import is_recorded, read_metrics
 
 
 def logged_updates(directory: Path) -> list[dict]:
@@ -12,8 +12,9 @@ def logged_updates(directory: Path) -> list[dict]:
 
 
 def logged_evaluations(directory: Path, split: str) -> list[dict]:
-    """Return the rows of a run's evaluations on a split; that of the published model is the last."""
-    return [row for row in read_metrics(directory / "metrics.jsonl") if row.get("split") == split]
+    """Return the rows of a run's own evaluations on a split; that of the published model is the last."""
+    rows = read_metrics(directory / "metrics.jsonl")
+    return [row for row in rows if row.get("split") == split and not is_recorded(row)]
 
 
 def seconds_of_training(updates: Iterable[dict]) -> float:

@@ -41,9 +41,19 @@ from vaswani.scoring.protocols import check_language, moses_languages, suspicion
 from vaswani.scoring.references import EvaluationSet, ReadSplit, as_many, read_hypotheses, wrong_size
 from vaswani.scoring.significance import compare
 from vaswani.shortlists.shortlist import Shortlist
+from vaswani.text.decompression import name_within
+from vaswani.text.headers import is_language_code
 from vaswani.workers import choose_workers, describe_workers
 
-from .evaluate_flags import DEFAULT_LANGUAGE, add_flags, check, check_is_plain, fill_in_defaults, is_treebank
+from .evaluate_flags import (
+    DEFAULT_LANGUAGE,
+    add_flags,
+    check,
+    check_has_source,
+    check_is_plain,
+    fill_in_defaults,
+    is_treebank,
+)
 from .evaluate_report import report
 from .shared.flags import decoding
 from .shared.loading import load_model
@@ -78,7 +88,7 @@ def run(options: argparse.Namespace, read_split: ReadSplit = load_split) -> int:
             baseline = translate_baseline(*other, text, options)
     if baseline is not None:
         assert isinstance(evaluation, TranslationEvaluation)
-        how = options.target_lang, options.lowercase, options.tokenized
+        how = options.scored_as, options.lowercase, options.tokenized
         evaluation = replace(evaluation, comparison=compare(hypotheses, baseline, text.references, *how))
     publish(evaluation, options, failed)
     if failed:
@@ -118,25 +128,38 @@ def read_text(options: argparse.Namespace, read_split: ReadSplit) -> EvaluationS
 def choose_languages(options: argparse.Namespace, config: Any) -> None:
     """Complete the languages from the model's config or the names of files.
 
+    `options.scored_as` is the target language where Moses' tokenizer knows it, and else None: then the paper's BLEU is
+    left out.
+
     Raises
     ------
     UserError
-        If Moses' tokenizer does not know the target language.
+        If a target language for files is no code, or the model or its source is missing.
     """
-    ending = Path(options.reference or "").suffix.removeprefix(".")
-    guess = ending if ending in moses_languages() else DEFAULT_LANGUAGE
+    ending = Path(name_within(options.reference or "")).suffix.removeprefix(".")
+    guess = ending if is_language_code(ending) else DEFAULT_LANGUAGE
     options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
     guess = TREES if is_treebank(options) else guess
-    options.target_lang = options.target_lang or getattr(config, "target_lang", None) or guess
+    given, own = options.target_lang, getattr(config, "target_lang", None)
+    options.target_lang = options.scored_as = given or own or guess
     if options.target_lang == TREES:
         check_is_plain(options)
+        if config is not None and own != TREES:
+            raise UserError(f"model={options.model!r} must be a parser, whose target language is {TREES!r}")
         return
     if options.unconstrained:
         raise UserError(f"unconstrained is for parses, but target_lang={options.target_lang!r}")
+    check_has_source(options)
+    if options.tokenized:
+        return  # Moses has nothing to do
     try:
         check_language(options.target_lang)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        is_typed = given is not None and options.dataset_name is None and not is_language_code(given)
+        if is_typed or not moses_languages():
+            raise UserError(str(error)) from error
+        options.scored_as = None
+        warn(f"Moses' tokenizer does not know target_lang={options.target_lang!r}: the paper's BLEU is left out")
 
 
 def evaluate_model(
@@ -156,7 +179,7 @@ def evaluate_model(
         tokenizer,
         text,
         encode_in_batches(tokenizer, text, options.max_batch_tokens),
-        target_lang=options.target_lang,
+        target_lang=options.scored_as,
         lowercase=options.lowercase,
         tokenized=options.tokenized,
         max_batch_tokens=options.max_batch_tokens,
@@ -182,7 +205,7 @@ def judge_file(text: EvaluationSet, options: argparse.Namespace) -> tuple[Evalua
     if options.target_lang != TREES:
         hypotheses = read_hypotheses(options.hypothesis, text, options.max_samples)
         warn(*suspicions(hypotheses, text.references, options.tokenized))
-        how = options.target_lang, options.lowercase, options.tokenized
+        how = options.scored_as, options.lowercase, options.tokenized
         return judge(text, hypotheses, *how), hypotheses
     trees = as_many(options.hypothesis, list(read_trees(options.hypothesis)), text, options.max_samples, "trees")
     pairs = zip(text.references, text.sources or [], strict=True)
@@ -200,7 +223,9 @@ def read_baseline(text: EvaluationSet, options: argparse.Namespace) -> list[str]
     """Return the translations to compare with, if they stand in a file."""
     if options.baseline_hypothesis is None:
         return None
-    return read_hypotheses(options.baseline_hypothesis, text, options.max_samples)
+    baseline = read_hypotheses(options.baseline_hypothesis, text, options.max_samples)
+    warn(*(f"of the baseline: {each}" for each in suspicions(baseline, text.references, options.tokenized)))
+    return baseline
 
 
 def load_baseline(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

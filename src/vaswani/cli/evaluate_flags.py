@@ -117,9 +117,8 @@ def check_text(options: argparse.Namespace) -> None:
     name = options.dataset_name
     if (options.reference is None) == (name is None):
         raise UserError("exactly one of reference and dataset_name must be given: what is scored against?")
-    translates = options.model is not None or options.baseline_model is not None
-    if translates and name is None and options.source is None and options.target_lang != TREES:
-        raise UserError("source is missing: a model needs something to translate")
+    if options.target_lang != TREES and ".mrg" not in str(options.reference):  # which may be trees
+        check_has_source(options)
     if name is None:
         for flag in given(options, ("dataset_config_name", "split", "source_lang")):
             raise UserError(f"{flag} is for a dataset, but dataset_name is not given")
@@ -129,6 +128,13 @@ def check_text(options: argparse.Namespace) -> None:
     if is_treebank(options):
         for flag in given(options, ("dataset_config_name", "source_lang")):
             raise UserError(f"{flag} is for other datasets, but dataset_name={name!r} is a treebank")
+
+
+def check_has_source(options: argparse.Namespace) -> None:
+    """Refuse a model that has nothing to translate."""
+    translates = options.model is not None or options.baseline_model is not None
+    if translates and options.dataset_name is None and options.source is None:
+        raise UserError("source is missing: a model needs something to translate")
 
 
 def check_files(options: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from vaswani.loading import load
 from vaswani.pictures.look import DARK, LIGHT
 
 from . import fragments
-from .interpreter import MOST_ALPHA, MOST_BEAMS, Interpreter
+from .interpreter import Interpreter
 
 
 ABOUT_BEAMS = (
@@ -24,9 +24,10 @@ ABOUT_ALPHA = (
     "It needs two beams or more."
 )
 ABOUT_SCORES = (
-    "The score is what the search ranks by: the log-probability of the translation, divided by the length penalty "
-    "((5 + word pieces) / 6)^alpha. Nearer to 0 is better. With one beam it is the log-probability itself."
+    "The score is what the search ranks by: the log-probability of the translation, divided by {penalty}. Nearer to 0 "
+    "is better. With one beam it is the log-probability itself."
 )
+PAPERS_PENALTY, OWN_PENALTY = "the length penalty ((5 + word pieces) / 6)^alpha", "the model's own length penalty"
 ABOUT_ATTENTION = (
     "Choose a word of the translation to see at which words of the source the model looked while it wrote it, as the "
     "mean over all its layers and heads."
@@ -78,8 +79,13 @@ def build(interpreter: Interpreter) -> gr.Blocks:
     with gr.Blocks(title="Translate", analytics_enabled=False, delete_cache=(3600, 86400)) as page:
         gr.Markdown(f"# Translate: {source} → {target}")
         with gr.Accordion("How it searches", open=False):
-            beams = gr.Slider(1, MOST_BEAMS, interpreter.num_beams, step=1, label="Beams", info=ABOUT_BEAMS)
-            alpha = gr.Slider(0, MOST_ALPHA, interpreter.alpha, step=0.05, label="Alpha", info=ABOUT_ALPHA)
+            beams = gr.Slider(
+                1, interpreter.most_beams, interpreter.num_beams, step=1, label="Beams", info=ABOUT_BEAMS
+            )
+            alpha = gr.State(None)  # where the model's own penalty is not the paper's
+            if interpreter.alpha is not None:
+                limits = interpreter.least_alpha, interpreter.most_alpha
+                alpha = gr.Slider(*limits, interpreter.alpha, step=0.05, label="Alpha", info=ABOUT_ALPHA)
         with gr.Tab("Text"):
             _build_text_tab(interpreter, [beams, alpha])
         with gr.Tab("File"):
@@ -97,13 +103,13 @@ def _build_text_tab(interpreter: Interpreter, search: list[gr.Slider]) -> None:
     button = gr.Button("Translate", variant="primary")
     problem = gr.HTML()
     with gr.Accordion("Alternatives", open=True):
-        gr.Markdown(ABOUT_SCORES)
+        gr.Markdown(ABOUT_SCORES.format(penalty=OWN_PENALTY if interpreter.alpha is None else PAPERS_PENALTY))
         alternatives = gr.HTML()
     with gr.Accordion("Attention", open=True, visible=interpreter.has_attention):
         gr.Markdown(ABOUT_ATTENTION)
         attention = gr.HTML(js_on_load=fragments.ON_CLICK)
 
-    def show(text: str, num_beams: float, alpha: float) -> Iterator[tuple[str, str, str, str]]:
+    def show(text: str, num_beams: float, alpha: float | None) -> Iterator[tuple[str, str, str, str]]:
         try:
             lines = interpreter.lines(text)
             found = interpreter.alternatives(lines, int(num_beams), alpha)
@@ -133,7 +139,7 @@ def _build_file_tab(interpreter: Interpreter, search: list[gr.Slider]) -> None:
     problem = gr.HTML()
 
     def translate_file(
-        file: str | None, num_beams: float, alpha: float, progress: gr.Progress = PROGRESS
+        file: str | None, num_beams: float, alpha: float | None, progress: gr.Progress = PROGRESS
     ) -> tuple[gr.DownloadButton, str]:
         nothing = gr.DownloadButton(DOWNLOAD, value=None, interactive=False)
         if file is None:
@@ -162,7 +168,7 @@ def _add_api(interpreter: Interpreter) -> None:
     """Add what programs call: `translate` and `attention`; a page's API says how."""
 
     def translate(
-        text: str, num_beams: int = interpreter.num_beams, length_penalty_alpha: float = interpreter.alpha
+        text: str, num_beams: int = interpreter.num_beams, length_penalty_alpha: float | None = interpreter.alpha
     ) -> list[list[dict]]:
         try:
             found = interpreter.alternatives(interpreter.lines(text), num_beams, length_penalty_alpha)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vaswani.errors import UserError
-from vaswani.models.decoding_vaswani import PAPERS_DECODING
+from vaswani.models.decoding_vaswani import DecodingSettings
 from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.trees_vaswani import TREES
 from vaswani.pictures.attention import END, join_words, read_attention
@@ -60,8 +60,10 @@ class Interpreter:
         self.model, self.tokenizer = model, tokenizer
         self.languages = (config.source_lang, config.target_lang)
         self.num_beams = model.generation_config.num_beams or 1
-        alpha = getattr(model.generation_config, "length_penalty_alpha", None)
-        self.alpha = PAPERS_DECODING["length_penalty_alpha"] if alpha is None else alpha
+        # None where the model's own search has another penalty than the paper's.
+        self.alpha = DecodingSettings.read({}, None, model.generation_config).length_penalty_alpha
+        self.most_beams = max(MOST_BEAMS, self.num_beams)
+        self.least_alpha, self.most_alpha = min(0.0, self.alpha or 0.0), max(MOST_ALPHA, self.alpha or 0.0)
         self.most_tokens = min(MOST_TOKENS, max_positions(config) or MOST_TOKENS)
 
     @property
@@ -93,12 +95,17 @@ class Interpreter:
                     "break it into sentences, a line each."
                 )
 
-    def alternatives(self, lines: Sequence[str], num_beams: int, alpha: float) -> list[list[Hypothesis]]:
+    def alternatives(self, lines: Sequence[str], num_beams: int, alpha: float | None) -> list[list[Hypothesis]]:
         """Translate lines: of each as many translations as beams, the best first, with their scores."""
         return self._translate(lines, num_beams, alpha, num_return_sequences=num_beams, with_scores=True)
 
     def translate_file(
-        self, path: Path, num_beams: int, alpha: float, destination: Path, on_lines: Callable[[int, int], object]
+        self,
+        path: Path,
+        num_beams: int,
+        alpha: float | None,
+        destination: Path,
+        on_lines: Callable[[int, int], object],
     ) -> None:
         """Translate a text file, a sentence a line.
 
@@ -106,7 +113,8 @@ class Interpreter:
         ----------
         path : Path
         num_beams : int
-        alpha : float
+        alpha : float or None
+            None leaves the length penalty to the model.
         destination : Path
             The file for the translations, a line for each line.
         on_lines : callable
@@ -135,11 +143,14 @@ class Interpreter:
         texts = [best.text.replace("\n", " ") for best, *_ in translations]
         destination.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8"))
 
-    def _translate(self, lines: Sequence[str], num_beams: int, alpha: float, **given: Any) -> list[list[Hypothesis]]:
-        for name, value, least, most in (("num_beams", num_beams, 1, MOST_BEAMS), ("alpha", alpha, 0, MOST_ALPHA)):
-            if not least <= value <= most:
-                raise UserError(f"{name}={value} must be from {least} to {most}")
-        if num_beams > 1:
+    def _translate(
+        self, lines: Sequence[str], num_beams: int, alpha: float | None, **given: Any
+    ) -> list[list[Hypothesis]]:
+        ranges = {"num_beams": (num_beams, 1, self.most_beams), "alpha": (alpha, self.least_alpha, self.most_alpha)}
+        for name, (value, least, most) in ranges.items():
+            if value is not None and not least <= value <= most:
+                raise UserError(f"{name}={value} must be from {least:g} to {most:g}")
+        if num_beams > 1 and alpha is not None:
             given["length_penalty_alpha"] = alpha
         return translate(self.model, self.tokenizer, lines, num_beams=num_beams, **given)
 

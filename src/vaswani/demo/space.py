@@ -8,6 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
+from vaswani import MODEL_TYPES
 from vaswani.errors import UserError
 from vaswani.files import new_folder
 from vaswani.models.trees_vaswani import TREES
@@ -76,11 +77,16 @@ def write_space(model: Path, folder: Path) -> None:
     if not (model / "config.json").is_file() or not (model / "tokenizer.json").is_file():
         raise UserError(f"model={str(model)!r} must be a published folder, with config.json and tokenizer.json")
     try:
-        target_lang = json.loads((model / "config.json").read_text(encoding="utf-8")).get("target_lang")
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        model_type, target_lang = config.get("model_type"), config.get("target_lang")
     except (ValueError, AttributeError) as error:
         raise UserError(f"model={str(model)!r} must be a published folder: its config.json is no config") from error
+    if model_type not in MODEL_TYPES:
+        raise UserError(f"model={str(model)!r} must be a model of this package, and is of type {model_type!r}")
     if target_lang == TREES:
         raise UserError(f"model={str(model)!r} must be a translation model, but it is a parser")
+    if model.resolve() in folder.resolve().parents:
+        raise UserError(f"space={str(folder)!r} must not lie in the model's folder, which it gets a copy of")
     versions = {name: metadata.version(name).partition("+")[0] for name in PACKAGES} | {"gradio": GRADIO}
     with new_folder(folder, "space") as unfinished:
         shutil.copytree(model, unfinished / "model")

@@ -40,10 +40,12 @@ the model that it was exported from, and the same translations of greedy search.
 
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
 
-What differs is beam search, which is transformers' own. It divides log-probabilities by length^{p}, where the paper
-divides by ((5 + length) / 6)^{alpha}: alike for translations of 25 tokens, and more in favour of short ones than the
-paper for longer. It ends a translation after {max_length} tokens, where the paper allows 50 more than the source has.
+What differs is beam search, which is transformers' own. It divides log-probabilities by length^{p}, where the model
+that was exported divides {penalty}. It ends a translation after {max_length} tokens, where the paper allows 50 more
+than the source has.
 """
+PAPERS_PENALTY = """by ((5 + length) / 6)^{alpha}: alike for translations of 25 tokens, and more in favour of short
+ones than the paper for longer"""
 
 
 def to_marian(ours: VaswaniForConditionalGeneration) -> MarianMTModel:
@@ -114,8 +116,9 @@ def save_as_marian(
     marian.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     p = marian.generation_config.length_penalty
-    alpha = getattr(ours.generation_config, "length_penalty_alpha", PAPERS_DECODING["length_penalty_alpha"])
-    (folder / "README.md").write_text(README.format(p=p, alpha=alpha, max_length=MAX_LENGTH), encoding="utf-8")
+    alpha = DecodingSettings.read({}, None, ours.generation_config).length_penalty_alpha
+    penalty = "by the same" if alpha is None else PAPERS_PENALTY.format(alpha=alpha)
+    (folder / "README.md").write_text(README.format(p=p, penalty=penalty, max_length=MAX_LENGTH), encoding="utf-8")
 
 
 def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
@@ -172,6 +175,8 @@ def stock_generation_config(ours: VaswaniForConditionalGeneration) -> Generation
     settings = DecodingSettings.read({}, None, ours.generation_config)
     if settings.length_penalty_alpha is not None:
         kept["length_penalty"] = stock_length_penalty(settings.length_penalty_alpha)
+    elif kept.get("length_penalty") is None:
+        kept["length_penalty"] = 1.0  # transformers' own
     if settings.extra_target_tokens is not None:
         kept["max_length"] = min(MAX_LENGTH, ours.config.max_position_embeddings)
     kept["num_beams"] = ours.generation_config.num_beams or PAPERS_DECODING["num_beams"]

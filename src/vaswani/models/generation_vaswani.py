@@ -98,7 +98,10 @@ class VaswaniGenerationMixin(GenerationMixin):
             changes["suppress_tokens"] = [*settings.suppress_tokens, *banned]
         extra, source = settings.extra_target_tokens, source_length(inputs, kwargs)
         if extra is not None:
-            prefix = prefix_length(kwargs)
+            configs = generation_config, self.generation_config, self.config
+            starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+            start = next((id for id in (kwargs.get("decoder_start_token_id"), *starts) if id is not None), None)
+            prefix = prefix_length(kwargs.get("decoder_input_ids"), start)
             least = max(settings.min_new_tokens, settings.min_length - prefix)
             changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix, least)
         search = choose_search(settings)
@@ -377,10 +380,15 @@ def source_length(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int
     return kwargs["encoder_outputs"][0].shape[1] if kwargs.get("encoder_outputs") is not None else 1
 
 
-def prefix_length(kwargs: Mapping[str, Any]) -> int:
-    """Return P, the number of tokens before the generated ones: the decoder's start, or those that are given."""
-    prefix = kwargs.get("decoder_input_ids")
-    return 1 if prefix is None else prefix.shape[1]
+def prefix_length(prefix: torch.Tensor | None, start: Any) -> int:
+    """Return P, the number of tokens before the generated ones: the decoder's start, or (B, P) that are given.
+
+    Before these transformers puts the start, an id or one for each sentence, where no sentence has it.
+    """
+    if prefix is None:
+        return 1
+    is_without = start is not None and not (prefix[:, :1] == torch.as_tensor(start).to(prefix).view(-1, 1)).any()
+    return prefix.shape[1] + int(is_without)
 
 
 def choose_search(settings: DecodingSettings) -> Callable[[SearchState], Any] | None:

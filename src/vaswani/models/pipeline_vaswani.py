@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline
 
-from .generation_vaswani import length_arguments
+from .generation_vaswani import length_arguments, max_positions
 from .trees_vaswani import TREES
 
 
@@ -26,6 +26,8 @@ def tokenizer_problem(model: Any, tokenizer: Any) -> str | None:
         return "has no tokenizer: it must hold a tokenizer.json beside the model"
     if types > rows or (types < rows and hasattr(model, "decoder_state")):
         return f"has a vocabulary of {rows:,} types but a tokenizer of {types:,}: both must be equal"
+    if getattr(tokenizer, "padding_side", "right") != "right" and hasattr(model, "decoder_state"):
+        return "has a tokenizer that pads on the left: padding_side must be 'right', or positions would be others"
     return None
 
 
@@ -161,7 +163,9 @@ class TranslationPipeline(Pipeline):
         """Encode one sentence: (1, S) ids ending in ``</s>`` and their mask."""
         if not isinstance(sentence, str):
             raise ValueError(f"a sentence must be a string, not {type(sentence).__name__}: {sentence!r}")
-        encoded = self.tokenizer(sentence, truncation=truncation, return_tensors="pt")
+        limits = [self.tokenizer.model_max_length, max_positions(self.model.config)]
+        most = min(limit for limit in limits if limit is not None) if truncation else None
+        encoded = self.tokenizer(sentence, truncation=truncation, max_length=most, return_tensors="pt")
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:

@@ -82,7 +82,24 @@ class TranslatorPreTrainedModel(PreTrainedModel):
         return inputs_embeds
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize as transformers does; where the config unties the embeddings, each keeps its own values."""
+        """Resize as transformers does; where the config unties the embeddings, each keeps its own values.
+
+        Raises
+        ------
+        ValueError
+            If a token that the model cannot do without would have no place any more.
+        """
+        wanted = args[0] if args else kwargs.get("new_num_tokens")
+        multiple = (args[1] if len(args) > 1 else kwargs.get("pad_to_multiple_of")) or 1
+        ends = self.config.eos_token_id
+        needed = {
+            "pad_token_id": self.config.pad_token_id,
+            "decoder_start_token_id": self.config.decoder_start_token_id,
+        }
+        needed |= {"eos_token_id": max(ends, default=None) if isinstance(ends, list) else ends}
+        for name, token in needed.items():
+            if wanted is not None and token is not None and -(-wanted // multiple) * multiple <= token:
+                raise ValueError(f"new_num_tokens={wanted} must be more than {name}={token}")
         model = self.base_model
         others = [(model.decoder, "embed_tokens"), *([(model, "shared")] if hasattr(model, "shared") else [])]
         matrices = [getattr(owner, name) for owner, name in others]

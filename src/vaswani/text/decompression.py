@@ -64,7 +64,9 @@ def lines_of(path: str) -> Iterator[str]:
 
 
 def check_is_file(path: str) -> None:
-    """Refuse a file that is not there."""
+    """Refuse a file that is not there, or is a folder."""
+    if Path(path).is_dir():
+        raise UserError(f"the file {path} is a folder")
     if not Path(path).is_file():
         raise UserError(f"the file {path} does not exist")
 

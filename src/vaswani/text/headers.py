@@ -58,8 +58,13 @@ def looks_like_header(fields: Sequence[str], languages: Sequence[str]) -> bool:
     return any(word in languages for word in words) or all(map(_is_name, words))
 
 
+def is_language_code(word: str) -> bool:
+    """Return whether a word is the code of a language, of two letters or three, or with a script or region behind."""
+    return word.lower() in LANGUAGE_CODES or LONG_CODE.fullmatch(word) is not None
+
+
 def _is_name(word: str) -> bool:
-    return word.lower() in LANGUAGE_CODES | LANGUAGE_NAMES | OTHER_NAMES or LONG_CODE.fullmatch(word) is not None
+    return word.lower() in LANGUAGE_NAMES | OTHER_NAMES or is_language_code(word)
 
 
 def find_columns(header: Sequence[str], languages: Sequence[str], path: str) -> list[int]:

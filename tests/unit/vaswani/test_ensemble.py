@@ -12,6 +12,7 @@ from vaswani.ensemble import Ensemble, EnsembleState
 from vaswani.errors import UserError
 from vaswani.evaluation import describe_decoding, negative_log_likelihood
 from vaswani.models import modeling_vaswani
+from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.models.fusion_vaswani import AS_WRITTEN
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.translation import translate
@@ -122,6 +123,18 @@ def test_workers_and_a_shortlist_serve_an_ensemble(members, tokenizer, monkeypat
     assert whole != one[0]
 
 
+def test_what_a_shortlist_leaves_has_the_mean_probabilities_whether_scores_are_asked_for_or_not(members, tokenizer):
+    source = tokenizer(SENTENCES[2], return_tensors="pt")
+    how = {"num_beams": 3, "max_new_tokens": 6, "return_dict_in_generate": True}
+    few = [AllowedTokens(torch.arange(0, 264, 3))]
+    cut, whole = (
+        Ensemble(members).generate(**source, **how, logits_processor=few, output_scores=with_scores)
+        for with_scores in (False, True)
+    )
+    assert torch.equal(cut.sequences, whole.sequences)
+    assert torch.allclose(cut.sequences_scores, whole.sequences_scores, atol=1e-5)
+
+
 def test_likelihood_is_that_of_mean_probabilities(members):
     ids, mask, labels = (
         torch.randint(1, 264, (2, 5)),
@@ -181,6 +194,15 @@ def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer, random_model,
 def test_members_must_count_alike(members, random_model, tiny_config, change, message):
     with pytest.raises(UserError, match=message):
         Ensemble([members[0], random_model(tiny_config(**{"vocab_size": 265} | change))])
+
+
+@pytest.mark.parametrize("asked", [{"labels": torch.ones(1, 2, dtype=torch.int64)}, {"output_attentions": True}])
+def test_an_ensemble_returns_logits_alone(asked, members):
+    ids = torch.ones(1, 2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=f"^{next(iter(asked))} must be left out: an ensemble returns logits alone$"):
+        Ensemble(members)(ids, ids, decoder_input_ids=ids, **asked)
+    with pytest.raises(ValueError, match="return_dict=False must be left out"):
+        Ensemble(members)(ids, ids, decoder_input_ids=ids, return_dict=False)
 
 
 def test_members_must_be_transformers(members):

@@ -26,6 +26,13 @@ def test_weights_are_those_that_the_run_published_last(run):
     assert describe_weights("some/model") == unknown
 
 
+def test_what_was_evaluated_later_tells_nothing_of_the_weights(run):
+    later = {"step": 500, "averaged_checkpoints": 1, "split": "test", "test_set": "mini.de"}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(later) + "\n")
+    assert describe_weights(str(run / "model"))["step"] == 600
+
+
 def test_only_the_name_of_a_checkpoint_tells_its_step(run):
     for name in ("step-by-step", "step-", "step-500th"):
         (run / name).mkdir()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from marian_twin import marian_twin
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import MarianConfig, MarianMTModel, SuppressTokensLogitsProcessor
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, SuppressTokensLogitsProcessor
 
 from vaswani import TranslationPipeline, translation, workers
 from vaswani.errors import UserError
@@ -122,6 +122,16 @@ def test_only_so_much_of_a_long_sentence_is_translated(limit, model, tokenizer, 
     long, short = (tokenizer(text).input_ids for text in ("one two three four", "six"))
     assert seen == [[long if limit != 4 else [*long[:3], 0]], [short]]
     assert ("1 of 2 sentences are cut off after 4 tokens" in caplog.text) == (limit == 4)
+
+
+def test_of_an_empty_sentence_there_are_as_many_translations_as_of_others(model, tokenizer):
+    config = GenerationConfig(num_beams=4, num_return_sequences=3, max_new_tokens=3)
+    assert [len(found) for found in translate(model, tokenizer, ["", "one"], generation_config=config)] == [3, 3]
+
+
+def test_a_sentence_is_not_cut_to_nothing(model, tokenizer):
+    with pytest.raises(UserError, match=r"^max_source_length=0 must be at least 1$"):
+        translate(model, tokenizer, ["one"], max_source_length=0)
 
 
 def test_batches_are_filled_with_the_longest_first():

@@ -8,6 +8,7 @@ def test_rows_are_read_except_one_that_is_not_whole_yet(tmp_path):
         '{"step": 1, "split": "test"}',
         '{"step": 2, "split": "validation"}',
         '{"step": 2, "split": "test"}',
+        '{"step": 9, "split": "test", "test_set": "evaluated later"}',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, '{"step": 3, "split": "test"']))
     assert [row["step"] for row in logged_updates(tmp_path)] == [1]

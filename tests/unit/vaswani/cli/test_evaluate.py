@@ -1,3 +1,4 @@
+import gzip
 import json
 import shutil
 import subprocess
@@ -75,6 +76,30 @@ def test_text_that_was_tokenized_before_is_scored_by_its_tokens_as_sacrebleus_co
     plain = capsys.readouterr()
     assert "look tokenized or escaped" not in plain.err  # both sides are
     assert "tok:13a" in json.loads(plain.out)["sacrebleu_signature"]
+
+
+@pytest.mark.parametrize("ending", ["tr", "tr.gz"])
+def test_a_language_that_moses_does_not_know_is_scored_without_it(ending, files, capsys):
+    shutil.copyfile("test.de", "ref.tr")
+    Path("ref.tr.gz").write_bytes(gzip.compress(Path("test.de").read_bytes()))
+    evaluate(["--hypothesis", "good.de", "--reference", f"ref.{ending}", "--json"])
+    row, said = capsys.readouterr()
+    assert (json.loads(row)["target_lang"], json.loads(row)["paper_bleu"]) == ("tr", None)
+    assert "warning: Moses' tokenizer does not know target_lang='tr': the paper's BLEU is left out\n" in said
+    evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "tr", "--tokenized", "--json"])
+    assert "Moses" not in capsys.readouterr().err
+
+
+def test_a_compressed_reference_has_the_language_of_its_content(files, capsys):
+    Path("ref.fr.gz").write_bytes(gzip.compress(Path("test.de").read_bytes()))
+    evaluate(["--hypothesis", "good.de", "--reference", "ref.fr.gz", "--json"])
+    assert "moses-fr" in json.loads(capsys.readouterr().out)["paper_bleu_signature"]
+
+
+def test_a_baseline_is_suspected_as_a_hypothesis_is(files, capsys):
+    Path("empty.de").write_text("\n" * 40)
+    evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--baseline_hypothesis", "empty.de"])
+    assert "warning: of the baseline: 40 of 40" in capsys.readouterr().err
 
 
 def test_two_systems_are_compared(files, capsys):
@@ -334,7 +359,7 @@ def test_samples_of_trees_are_cut_and_counted_as_trees(treebank, capsys):
 def test_a_parser_is_scored_on_a_treebank_or_a_file(treebank, capsys):
     where = ["--dataset_name", "treebank:treebank", "--split", "validation"]
     rows = []
-    for given in ([*where], ["--reference", "gold.mrg", "--target_lang", "tree"], [*where, "--unconstrained"]):
+    for given in ([*where], ["--reference", "gold.mrg"], [*where, "--unconstrained"]):
         evaluate(["--model", "model", *given, "--no_record", "--json", "--output", "out.mrg"])
         rows.append(json.loads(capsys.readouterr().out))
         words = [[word for word, _ in tree.leaves()] for tree in read_trees("out.mrg")]
@@ -385,6 +410,11 @@ def test_a_shortlist_is_named_among_the_tricks_and_compared_with_none(model, tok
         evaluate([*flags, "--num_beams", "1", "--json", "--no_record", "--shortlist", baseline])
         results.append(json.loads(capsys.readouterr().out)["comparison"])
     assert results[0] == results[1]
+
+
+def test_a_translator_is_not_scored_on_trees(treebank, published):
+    with pytest.raises(UserError, match=r"^model='model' must be a parser, whose target language is 'tree'$"):
+        evaluate(["--model", "model", "--reference", "gold.mrg", "--target_lang", "tree"])
 
 
 def test_a_parser_has_no_shortlist(treebank):

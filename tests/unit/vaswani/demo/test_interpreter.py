@@ -42,8 +42,25 @@ def test_it_starts_with_the_model_s_own_search(random_model, interpreter):
     model.generation_config.num_beams, model.generation_config.length_penalty_alpha = 5, 0.9
     own = Interpreter(model, interpreter.tokenizer)
     assert (own.num_beams, own.alpha) == (5, 0.9)
+    model.generation_config.num_beams, model.generation_config.length_penalty_alpha = 16, 3.0
+    wide = Interpreter(model, interpreter.tokenizer)
+    assert wide.alternatives(["one"], wide.num_beams, wide.alpha)
     model.generation_config.length_penalty_alpha = None
+    assert Interpreter(model, interpreter.tokenizer).alpha is None
+    del model.generation_config.length_penalty_alpha
     assert Interpreter(model, interpreter.tokenizer).alpha == 0.6
+
+
+def test_a_penalty_of_the_models_own_is_left_to_it(interpreter):
+    model = interpreter.model
+    model.generation_config.num_beams, model.generation_config.length_penalty_alpha = 3, None
+    model.generation_config.length_penalty = 2.0
+    own = Interpreter(model, interpreter.tokenizer)
+    lines = ["one two three", "four"]
+    found = own.alternatives(lines, own.num_beams, own.alpha)
+    expected = translate(model, own.tokenizer, lines, num_return_sequences=3, with_scores=True)
+    assert [[each.text for each in line] for line in found] == [[each.text for each in line] for line in expected]
+    assert [each.score for each in found[0]] == pytest.approx([each.score for each in expected[0]])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +91,7 @@ def test_a_model_with_a_table_of_positions_takes_no_more_than_these(random_model
 
 @pytest.mark.parametrize(
     ("beams", "alpha", "message"),
-    [(0, 0.6, "num_beams=0 must be from 1 to 12"), (4, float("nan"), "alpha=nan must be from 0 to 2.0")],
+    [(0, 0.6, "num_beams=0 must be from 1 to 12"), (4, float("nan"), "alpha=nan must be from 0 to 2")],
 )
 def test_a_program_s_search_is_checked_too(interpreter, beams, alpha, message):
     with pytest.raises(UserError, match=f"^{message}$"):

@@ -101,7 +101,17 @@ def test_a_saved_folder_needs_nothing_of_ours(random_model, batch, tmp_path):
     assert (settings.num_beams, settings.length_penalty, settings.suppress_tokens) == (4, 1.0, [264])
     assert (settings.decoder_start_token_id, settings.eos_token_id, settings.max_length) == (264, 0, 512)
     card = (tmp_path / "README.md").read_text()
-    assert "length^1.0, where the paper\ndivides by ((5 + length) / 6)^1.2" in card
+    assert "length^1.0, where the model\nthat was exported divides by ((5 + length) / 6)^1.2: alike" in card
+
+
+@pytest.mark.parametrize("p", [None, 2.0])
+def test_a_penalty_of_transformers_stays_as_it_is(p, random_model, tmp_path):
+    tokenizer, ours = train_tokenizer(["one two three four five six"], 265), random_model(vocab_size=265)
+    ours.generation_config.length_penalty_alpha, ours.generation_config.length_penalty = None, p
+    save_as_marian(ours, tokenizer, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert f"length^{p or 1.0}, where the model\nthat was exported divides by the same." in card
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config.length_penalty == (p or 1.0)
 
 
 def test_other_settings_of_the_search_are_kept(random_model):

@@ -230,6 +230,17 @@ def test_padding_stays_ruled_out_whatever_else_is(given, search, model, source):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_prefix_without_the_start_gets_it_and_counts_without_it(num_beams, model, source):
+    start = model.config.decoder_start_token_id
+    how = {"num_beams": num_beams, "extra_target_tokens": 0, "min_new_tokens": 9, "suppress_tokens": [0]}
+    found = [
+        model.generate(**source, **how, decoder_input_ids=torch.tensor([prefix] * 3)) for prefix in ([5], [start, 5])
+    ]
+    assert torch.equal(*found)
+    assert found[0].shape[1] == 2 + 9
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
 def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, model, source):
     source["attention_mask"][1, 2:] = 0
 

@@ -133,3 +133,7 @@ def test_resized_embeddings_keep_what_they_knew(tied, make, batch):
     before = model(**inputs).logits
     model.resize_token_embeddings(30)
     assert torch.allclose(model(**inputs).logits[..., :23], before, atol=1e-6)
+    pad = model.config.pad_token_id
+    with pytest.raises(ValueError, match=f"^new_num_tokens={pad} must be more than pad_token_id={pad}$"):
+        model.resize_token_embeddings(pad)
+    assert model.config.vocab_size == 30

@@ -30,6 +30,18 @@ def write_without_a_version(model):
         weight.data.mul_(1.1)
 
 
+def write_a_part_without_a_version(model):
+    for layer in model.model.decoder.layers:
+        layer.encoder_attn.out_proj.weight.data[:, 3] = 0.5
+        layer.encoder_attn.v_proj.weight.data[2] = 0.5
+
+
+def change_places_without_a_version(model):
+    for layer in model.model.decoder.layers:
+        for weight in (layer.self_attn.v_proj.weight, layer.fc1.weight):
+            weight.data.copy_(weight.data.flip(0))
+
+
 def step_of_biases_alone(model):
     for name, weight in model.named_parameters():
         weight.requires_grad_(name.endswith("bias"))
@@ -54,7 +66,18 @@ def cast(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "change", [step, step_of_biases_alone, load, write_without_a_version, replace, merge_an_adapter, cast]
+    "change",
+    [
+        step,
+        step_of_biases_alone,
+        load,
+        write_without_a_version,
+        write_a_part_without_a_version,
+        change_places_without_a_version,
+        replace,
+        merge_an_adapter,
+        cast,
+    ],
 )
 def test_what_is_kept_goes_when_a_weight_changes(change, dtype, random_model):
     model = random_model().to(dtype)

@@ -9,8 +9,8 @@ from vaswani.tokenization import train_tokenizer
 
 
 class Tokenizer:
-    def __init__(self, types: int, eos_token_id: int | None = 0):
-        self.types, self.eos_token_id = types, eos_token_id
+    def __init__(self, types: int, eos_token_id: int | None = 0, padding_side: str = "right"):
+        self.types, self.eos_token_id, self.padding_side = types, eos_token_id, padding_side
 
     def __len__(self):
         return self.types
@@ -20,6 +20,11 @@ class Tokenizer:
     ("kind", "tokenizer", "problem"),
     [
         ("ours", Tokenizer(99), None),
+        (
+            "ours",
+            Tokenizer(99, padding_side="left"),
+            "has a tokenizer that pads on the left: padding_side must be 'right', or positions would be others",
+        ),
         ("ours", Tokenizer(98), "has a vocabulary of 99 types but a tokenizer of 98: both must be equal"),
         ("ours", Tokenizer(100), "has a vocabulary of 99 types but a tokenizer of 100: both must be equal"),
         ("marian", Tokenizer(98), None),
