@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .errors import UserError
 from .models.decoding_vaswani import DecodingSettings
 from .models.int8_vaswani import is_quantized
 from .models.legal_trees_vaswani import LegalTrees
@@ -56,8 +57,14 @@ def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[Batch]) ->
     return nll / tokens
 
 
-def encode_in_batches(tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, max_tokens: int) -> Iterator[Batch]:
-    """Encode the pairs of a text, however long, except those of which a side is empty.
+def encode_in_batches(
+    tokenizer: PreTrainedTokenizerBase,
+    text: EvaluationSet,
+    max_tokens: int,
+    limit: int | None = None,
+    warn: Callable[[str], object] = warnings.warn,
+) -> Iterator[Batch]:
+    """Encode the pairs of a text, except those of which a side is empty, or longer than a table of positions.
 
     Parameters
     ----------
@@ -66,17 +73,34 @@ def encode_in_batches(tokenizer: PreTrainedTokenizerBase, text: EvaluationSet, m
         With sources.
     max_tokens : int
         Positions of a batch, padding included, on either side; a longer pair is a batch of its own.
+    limit : int or None, default=None
+        Most tokens of a side, if the model has a table of positions.
+    warn : callable
+        Takes a sentence that says how many pairs are longer.
 
     Yields
     ------
     Batch
         Pairs of similar length, the longest first.
+
+    Raises
+    ------
+    UserError
+        If all pairs are longer.
     """
     pairs = zip(text.sources or [], text.references, strict=True)
     full = [pair for pair in pairs if all(side.strip() for side in pair)]
     given = {name: [pair[side] for pair in full] for side, name in enumerate(("text", "text_target"))}
     sides = (tokenizer(**{name: sentences}, verbose=False).input_ids for name, sentences in given.items())
     remaining: list[Pair] = sorted(zip(*sides, strict=True), key=lambda pair: max(map(len, pair)), reverse=True)
+    fitting = [pair for pair in remaining if limit is None or max(map(len, pair)) <= limit]
+    if len(fitting) < len(remaining):
+        too_long = len(remaining) - len(fitting)
+        said = f"{too_long:,} of {len(remaining):,} pairs are longer than the model's {limit:,} positions"
+        if not fitting:
+            raise UserError(f"{said}: nothing is left to compute a likelihood of")
+        warn(f"{said}: the likelihood leaves them out")
+    remaining = fitting
     while remaining:
         size = max(1, max_tokens // max(map(len, remaining[0])))
         yield _pad(remaining[:size], tokenizer.pad_token_id or 0)

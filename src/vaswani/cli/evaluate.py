@@ -30,6 +30,7 @@ from transformers.utils.logging import disable_progress_bar
 from vaswani.errors import UserError
 from vaswani.evaluation import encode_in_batches, evaluate, judge, translate_all
 from vaswani.memory import Forecast
+from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.trees_vaswani import TREES, linearize, restore
 from vaswani.parsing.scores import score_trees
 from vaswani.parsing.splits import load_split
@@ -174,11 +175,12 @@ def evaluate_model(
             model, decoding(options), is_constrained=is_constrained, with_likelihood=True, workers=workers
         )
         warn(forecast.shortage(tokenizer, text.sources or [], options.max_batch_tokens))
+    limit = model.config.max_position_embeddings if options.engine == "ctranslate2" else max_positions(model.config)
     return evaluate(
         model,
         tokenizer,
         text,
-        encode_in_batches(tokenizer, text, options.max_batch_tokens),
+        encode_in_batches(tokenizer, text, options.max_batch_tokens, limit, warn),
         target_lang=options.scored_as,
         lowercase=options.lowercase,
         tokenized=options.tokenized,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TOP, Tree
-from vaswani.text.decompression import lines_of
+from vaswani.text.decompression import SUFFIXES, lines_of
 
 
 PREFIX = "treebank:"  # of a dataset's name that is a folder of trees
@@ -150,12 +150,20 @@ def find_files(folder: str | Path) -> dict[str, list[Path]]:
 
 
 def _files_of(folder: Path, split: str) -> list[Path]:
-    return [path for path in _files_in(folder, deep=False) if path.name.split(".")[0] == split] or _files_in(
-        folder / split
-    )
+    files = [path for path in _files_in(folder, deep=False) if path.name.split(".")[0] == split]
+    places = [*files, *([folder / split] if _files_in(folder / split) else [])]
+    if len(places) > 1:
+        names = ", ".join(path.name for path in places)
+        raise UserError(f"the treebank {folder} has {split!r} more than once: {names}")
+    return files or _files_in(folder / split)
 
 
 def _files_in(folder: Path, deep: bool = True) -> list[Path]:
     """Return the files of trees, compressed or not, in the order of their names."""
     paths = folder.rglob("*") if deep else folder.glob("*")
-    return sorted(path for path in paths if path.is_file() and set(path.suffixes[-2:]) & set(ENDINGS))
+    return sorted(path for path in paths if path.is_file() and _holds_trees(path))
+
+
+def _holds_trees(path: Path) -> bool:
+    ending = path.with_suffix("").suffix if path.suffix in SUFFIXES else path.suffix
+    return ending in ENDINGS

@@ -8,6 +8,7 @@ from marian_twin import marian_twin
 from opus_model import save_vocabulary
 from transformers import AutoTokenizer
 
+from vaswani.errors import UserError
 from vaswani.evaluation import describe_decoding, encode_in_batches, evaluate, negative_log_likelihood
 from vaswani.models.int8_vaswani import kernel_problem
 from vaswani.models.trees_vaswani import linearize
@@ -78,6 +79,16 @@ def test_batches_are_within_the_budget_and_hold_every_pair_once(tokenizer):
             for row, mask, label in zip(input_ids, attention_mask, labels, strict=True)
         ]
     assert sorted(found) == sorted(zip(sources, references, strict=True))
+
+
+def test_pairs_that_a_table_of_positions_does_not_hold_are_left_out_and_counted(tokenizer):
+    text, said = EvaluationSet("", "test", ["one", "two " * 9, "six"], ["six " * 9, "one", "two"]), []
+    longest = len(tokenizer("six").input_ids)
+    [(input_ids, _, labels)] = encode_in_batches(tokenizer, text, 100, longest, said.append)
+    assert (input_ids.shape, labels.shape) == ((1, longest), (1, longest))
+    assert said == [f"2 of 3 pairs are longer than the model's {longest} positions: the likelihood leaves them out"]
+    with pytest.raises(UserError, match=r"^3 of 3 pairs are longer than the model's 1 positions: nothing is left to"):
+        list(encode_in_batches(tokenizer, text, 100, 1, said.append))
 
 
 def test_long_pairs_count_and_empty_ones_do_not(tokenizer):

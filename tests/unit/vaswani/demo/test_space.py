@@ -59,6 +59,12 @@ def test_a_folder_that_exists_and_a_model_that_is_none_are_refused(model, tmp_pa
     (model / "config.json").write_text(config.replace('"target_lang": "de"', '"target_lang": "tree"'))
     with pytest.raises(UserError, match=r"mine' must be a translation model, but it is a parser$"):
         write_space(model, tmp_path / "space")
+    (model / "config.json").write_text(config.replace('"model_type": "vaswani"', '"model_type": "marian"'))
+    with pytest.raises(UserError, match=r"mine' must be a model of this package, and is of type 'marian'$"):
+        write_space(model, tmp_path / "space")
+    (model / "config.json").write_text(config)
+    with pytest.raises(UserError, match=r"^space='.*deep/space' must not lie in the model's folder"):
+        write_space(model, model / "deep" / "space")
     for broken in ("{", "[]", ""):
         (model / "config.json").write_text(broken)
         with pytest.raises(UserError, match=r"mine' must be a published folder: its config.json is no config$"):

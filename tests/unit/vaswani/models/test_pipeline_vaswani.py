@@ -83,6 +83,12 @@ def test_a_long_sentence_is_cut_off_where_truncation_is_asked_for(random_model):
     for truncation in ({}, {"truncation": True}):
         pipe("one two three four", **truncation)
     assert seen[0] > seen[1] == 3
+    tokenizer.model_max_length = 10**30
+    model = random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=4)
+    pipe = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation", max_new_tokens=2)
+    assert pipe("one two three four five six", truncation=True)
+    with pytest.raises(ValueError, match="longer than max_position_embeddings=4"):
+        pipe("one two three four five six")
 
 
 def test_all_that_yields_strings_is_taken():

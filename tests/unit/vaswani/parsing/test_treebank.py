@@ -99,6 +99,14 @@ def test_splits_are_files_or_folders(tmp_path):
     }
 
 
+def test_what_is_beside_a_file_of_trees_is_no_second_one_and_a_second_one_is_refused(tmp_path):
+    write(tmp_path, "train.mrg", "train.mrg.bak", "validation.mrg")
+    assert [path.name for path in find_files(tmp_path)["train"]] == ["train.mrg"]
+    write(tmp_path, "train/a.mrg")
+    with pytest.raises(UserError, match=r"has 'train' more than once: train.mrg, train$"):
+        find_files(tmp_path)
+
+
 def test_splits_are_the_papers_sections_of_the_wall_street_journal(tmp_path):
     write(tmp_path, *(f"{number:02}/wsj_{number:02}01.mrg" for number in range(25)))
     found = find_files(tmp_path)

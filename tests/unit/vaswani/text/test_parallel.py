@@ -173,6 +173,10 @@ def test_a_changed_file_is_read_again(tmp_path):
             {"a.en": "x\n", "b.en": "x\n"},
             "a.en and .*b.en end in language codes, 'en', 'en', but must end in 'en', 'de'",
         ),
+        (
+            {"a.txt": "x\n", "a.en": "x\n"},
+            "a.txt and .*a.en end in 'txt', 'en', but the first must hold 'en' and the second 'de'",
+        ),
         ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
         ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, r"a.jsonl has no key 'de' in row 2 \(line 2\)"),
         ({"a.jsonl": "{\n"}, r"a.jsonl has no JSON object in row 1 \(line 1\)"),
@@ -216,6 +220,11 @@ def test_a_file_is_not_taken_for_its_own_translation(tmp_path):
     path = write(tmp_path / "a.txt", "x\n")
     with pytest.raises(UserError, match=r"a.txt and .*a.txt are one file, but must be two"):
         read_files([path, path], LANGUAGES)
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    paths = [write(tmp_path / name, f"{text}\n") for name, text in (("a.DE", "eins"), ("a.EN", "one"))]
+    assert read_files(paths, LANGUAGES)[0] == {"en": "one", "de": "eins"}
 
 
 def test_endings_that_are_no_languages_are_source_then_target(tmp_path):
