@@ -21,7 +21,7 @@ from training.data.preparation import Prepared, describe_counts, encode_epoch, l
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
 from training.trainer.logbook import Logbook, as_time
-from training.trainer.minimization import choose_packing, freeze_key_biases, make_objective, make_optimizer
+from training.trainer.minimization import choose_packing, freeze_what_learns_nothing, make_objective, make_optimizer
 from training.trainer.results import PendingResult, Unread, UpdateResult
 from training.trainer.stopping import StopRequest, best_of, has_stalled
 from vaswani.errors import UserError
@@ -64,7 +64,7 @@ class TrainingLoop:
         self.data, self.optimization, self.run = settings.data, settings.optimization, settings.run
         self.logging_steps = settings.reporting.logging_steps
         self.stop = StopRequest(self.run.max_time)
-        freeze_key_biases(checkpoints.trained)
+        freeze_what_learns_nothing(checkpoints.trained)
         is_packed = choose_packing(checkpoints.trained, accelerator, self.optimization, logbook.say)
         self.packed_tokens = self.optimization.max_tokens_per_device if is_packed else None
         objective = make_objective(checkpoints.trained, accelerator, settings, is_packed, logbook.say)

@@ -18,14 +18,16 @@ from training.settings import OptimizationSettings, RunSettings, TrainingSetting
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def freeze_key_biases(model: nn.Module) -> None:
-    """Keep the biases of W^K at zero, where they begin.
+def freeze_what_learns_nothing(model: PreTrainedModel) -> None:
+    """Keep the biases of W^K at zero, where they begin, and leave a shared embedding alone that nothing shares.
 
     A key bias shifts all scores of a query equally, so the softmax cancels it. Its gradient is rounding noise, which
-    Adam would turn into full-size random steps.
+    Adam would turn into full-size random steps. Where the embeddings are untied, nothing is computed with the shared
+    one, and several processes would wait for its gradient.
     """
     for name, weight in model.named_parameters():
-        if name.endswith("k_proj.bias"):
+        is_unused = name.endswith("shared.weight") and not model.config.tie_word_embeddings
+        if is_unused or name.endswith("k_proj.bias"):
             weight.requires_grad_(False)
 
 

@@ -657,6 +657,18 @@ def test_the_gradient_divides_by_all_tokens_of_the_update_and_a_mean_of_means_is
     assert (right - mean_of_means).abs().max() > 1e-3 * right.abs().max()
 
 
+def test_every_weight_that_is_trained_has_a_gradient_in_each_update(make_loop, corpus, tmp_path):
+    untied = json.loads((corpus / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(untied))
+    loop = make_loop(config_name=str(tmp_path))
+    loop.objective(*next(loop.updates()).batches[0]).loss.backward()
+    without = [name for name, weight in loop.checkpoints.trained.named_parameters() if weight.grad is None]
+    assert without == [
+        name for name, weight in loop.checkpoints.trained.named_parameters() if not weight.requires_grad
+    ]
+    assert "model.shared.weight" in without  # other processes would wait for it
+
+
 def test_key_biases_do_not_wander(make_loop):
     loop = make_loop()
     loop.train()
