@@ -74,6 +74,8 @@ def load(
         raise UserError(f"device={device!r} must be a device of this machine: {first_line(error)}") from error
     if dtype == INT8:
         _quantize(model, name)
+    if model.device.type == "meta":
+        raise UserError("device='meta' must be a device that computes")
     if torch_compile:
         _compile(model, name)
     return model, tokenizer

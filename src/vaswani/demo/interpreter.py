@@ -158,7 +158,10 @@ class Interpreter:
         """Say which words of a source its translation looked at; None where the model or the line has none."""
         if not source.strip() or not target.strip() or not self.has_attention:
             return None
-        words = join_words(read_attention(self.model, self.tokenizer, source, target))
+        try:
+            words = join_words(read_attention(self.model, self.tokenizer, source, target))
+        except UserError:  # divided anew, a translation may be longer than what the model wrote
+            return None
         written = [row for row, token in enumerate(words.target) if token != END]
         weights = words.alignment[written].tolist()
         return Alignment(shown(words.source), [shown(words.target)[row] for row in written], weights)

@@ -11,7 +11,7 @@ from tokenizers import decoders
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vaswani.errors import UserError
-from vaswani.models.generation_vaswani import length_arguments
+from vaswani.models.generation_vaswani import length_arguments, max_positions
 from vaswani.models.translator_vaswani import shift_tokens_right
 
 
@@ -117,17 +117,19 @@ def read_attention(
     Raises
     ------
     UserError
-        If a sentence is empty, or the model has no attention.
+        If a sentence is empty or longer than the model's table of positions, or the model has no attention.
     """
     sentences = {"source": source} | ({} if target is None else {"target": target})
     for name, sentence in sentences.items():
         if not sentence.strip():
             raise UserError(f"{name}={sentence!r} must hold a word")
     source_ids = tokenizer(source, return_tensors="pt").input_ids.to(model.device)
+    check_fits("source", source_ids, model)
     if target is None:
         labels = _translate(model, source_ids, kwargs)
     else:  # which some tokenizers encode in another way than a source
         labels = tokenizer(text_target=target, return_tensors="pt").input_ids
+    check_fits("target", labels, model)
     labels = labels.to(model.device)
     config = model.config
     inputs = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
@@ -145,6 +147,13 @@ def read_attention(
         raise UserError(f"model={config.name_or_path!r} has no attention to show")
     tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source_ids, inputs, labels)]
     return Attention(tokens[0], [START, *tokens[1][1:]], tokens[2], weights)
+
+
+def check_fits(name: str, ids: torch.Tensor, model: PreTrainedModel) -> None:
+    """Refuse (1, T) ids of a sentence that a model has no positions for."""
+    limit = max_positions(model.config)
+    if limit is not None and ids.shape[1] > limit:
+        raise UserError(f"{name} has {ids.shape[1]:,} tokens: it must have at most the model's {limit:,} positions")
 
 
 def _translate(model: PreTrainedModel, source_ids: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:

@@ -84,6 +84,8 @@ class JsonRows:
                 place = f"{self.place}: {error.msg.removesuffix(' at')} in line {self._line + error.lineno - 1}"
                 if len(self._text) - self._position > LARGEST_ROW or not self._read_more():
                     raise UserError(f"{self.name} has no JSON object in {place}") from error
+            except ValueError as error:  # a number of thousands of digits
+                raise UserError(f"{self.name} cannot be read in {self.place}: {error}") from error
 
     def _finish(self, before: str) -> None:
         """Check that the rest of the file closes what `before` opened, and holds nothing else."""

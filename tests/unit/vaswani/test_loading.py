@@ -32,6 +32,8 @@ def test_models_and_tokenizers_that_do_not_fit_are_refused(model, tokenizer, ran
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="device='abacus' must be a device of this machine"):
         load(str(tmp_path), device="abacus")
+    with pytest.raises(UserError, match=r"^device='meta' must be a device that computes$"):
+        load(str(tmp_path), device="meta")
 
 
 @pytest.fixture

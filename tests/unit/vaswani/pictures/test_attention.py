@@ -94,6 +94,14 @@ def test_a_model_without_attention_and_an_empty_sentence_are_refused(model, toke
         read_attention(model, tokenizer, "one", "")
 
 
+def test_a_sentence_that_a_table_of_positions_does_not_hold_is_refused(tokenizer, random_model):
+    model = random_model(vocab_size=286, position_embedding_type="learned", max_position_embeddings=4)
+    long = "one two three four five six one two three"
+    for given, name in (((long,), "source"), (("one", long), "target")):
+        with pytest.raises(UserError, match=rf"^{name} has \d+ tokens: it must have at most the model's 4 positions$"):
+            read_attention(model, tokenizer, *given)
+
+
 def test_pieces_of_characters_and_combining_marks_stay_apart_and_readable(model, tokenizer):
     found = read_attention(model, tokenizer, "a\u0301 日", "ö")
     assert all("\ufffd" not in readable(token) for token in found.source)

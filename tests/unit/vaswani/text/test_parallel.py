@@ -183,6 +183,10 @@ def test_a_changed_file_is_read_again(tmp_path):
         ({"a.json": '["x"]'}, "a.json has no JSON object of languages in row 1"),
         ({"a.json": '[{"translation": null}]'}, "a.json has no JSON object of languages in row 1"),
         ({"a.json": '{"en": ["x"], "de": ["y"]}'}, r"must hold text or null for 'en', but holds \['x'\] in row 1"),
+        (
+            {"a.json": '[{"en": "x", "de": ' + "1" * 5000 + "}]"},
+            r"a.json cannot be read in row 1 \(line 1\): Exceeds the limit",
+        ),
         ({"a.json": '[{"en": "x", "de": 12}]'}, r"must hold text or null for 'de', but holds 12 in row 1 \(line 1\)"),
         (
             {"a.json": '[{"en": "\\ud83d", "de": "y"}]'},
