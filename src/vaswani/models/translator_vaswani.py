@@ -15,12 +15,15 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 
 from .configuration_vaswani import TranslatorConfig
 from .generation_vaswani import VaswaniGenerationMixin
 from .parsing_vaswani import ParsingPipeline  # noqa: F401  a saved folder has the files that this one imports
 from .pipeline_vaswani import TranslationPipeline  # noqa: F401
+
+
+logger = logging.get_logger(__name__)
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int) -> torch.Tensor:
@@ -82,24 +85,7 @@ class TranslatorPreTrainedModel(PreTrainedModel):
         return inputs_embeds
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize as transformers does; where the config unties the embeddings, each keeps its own values.
-
-        Raises
-        ------
-        ValueError
-            If a token that the model cannot do without would have no place any more.
-        """
-        wanted = args[0] if args else kwargs.get("new_num_tokens")
-        multiple = (args[1] if len(args) > 1 else kwargs.get("pad_to_multiple_of")) or 1
-        ends = self.config.eos_token_id
-        needed = {
-            "pad_token_id": self.config.pad_token_id,
-            "decoder_start_token_id": self.config.decoder_start_token_id,
-        }
-        needed |= {"eos_token_id": max(ends, default=None) if isinstance(ends, list) else ends}
-        for name, token in needed.items():
-            if wanted is not None and token is not None and -(-wanted // multiple) * multiple <= token:
-                raise ValueError(f"new_num_tokens={wanted} must be more than {name}={token}")
+        """Resize as transformers does; where the config unties the embeddings, each keeps its own values."""
         model = self.base_model
         others = [(model.decoder, "embed_tokens"), *([(model, "shared")] if hasattr(model, "shared") else [])]
         matrices = [getattr(owner, name) for owner, name in others]
@@ -107,6 +93,11 @@ class TranslatorPreTrainedModel(PreTrainedModel):
         if not self.config.tie_word_embeddings:
             for (owner, name), matrix in zip(others, matrices, strict=True):
                 setattr(owner, name, self._get_resized_embeddings(matrix, *args, **kwargs))
+        types = resized.num_embeddings
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            token = getattr(self.config, name)
+            if token is not None and token >= types:
+                logger.warning(f"config.{name}={token} must be set anew: the model has {types:,} types now")
         return resized
 
 

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani import RecurrentConfig, RecurrentForConditionalGeneration, RecurrentModel
-from vaswani.models import modeling_recurrent
+from vaswani.models import modeling_recurrent, translator_vaswani
 from vaswani.models.modeling_recurrent import RecurrentLayer
 
 
@@ -133,7 +133,16 @@ def test_resized_embeddings_keep_what_they_knew(tied, make, batch):
     before = model(**inputs).logits
     model.resize_token_embeddings(30)
     assert torch.allclose(model(**inputs).logits[..., :23], before, atol=1e-6)
+
+
+def test_a_size_that_leaves_no_place_for_a_token_of_the_config_is_said(make, monkeypatch):
+    model, said = make(), []
+    monkeypatch.setattr(translator_vaswani.logger, "warning", said.append)
     pad = model.config.pad_token_id
-    with pytest.raises(ValueError, match=f"^new_num_tokens={pad} must be more than pad_token_id={pad}$"):
-        model.resize_token_embeddings(pad)
-    assert model.config.vocab_size == 30
+    model.resize_token_embeddings(pad + 1)
+    assert said == []
+    model.resize_token_embeddings(pad)
+    assert said == [
+        f"config.{name}={pad} must be set anew: the model has {pad} types now"
+        for name in ("pad_token_id", "decoder_start_token_id")
+    ]
