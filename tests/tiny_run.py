@@ -29,11 +29,16 @@ def write_corpus(folder: Path) -> None:
                 file.write(f"{' '.join(english)}\t{' '.join(german)}\n")
 
 
+WITH_DROPOUT = "with-dropout"  # the folder of a config beside the other one
+
+
 def write_config(folder: Path) -> None:
     config = {"model_type": "vaswani", "d_model": 64, "dropout": 0.0}
     for stack in ("encoder", "decoder"):
         config |= {f"{stack}_layers": 2, f"{stack}_attention_heads": 4, f"{stack}_ffn_dim": 128}
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / WITH_DROPOUT).mkdir(exist_ok=True)
+    (folder / WITH_DROPOUT / "config.json").write_text(json.dumps(config | {"dropout": 0.1}))
 
 
 def command(launcher: list[str], folder: Path, *flags: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tiny_run import ENVIRONMENT, PYTHON, TORCHRUN, command, end_it_at, launch, rows
+from tiny_run import ENVIRONMENT, PYTHON, TORCHRUN, WITH_DROPOUT, command, end_it_at, launch, rows
 
 from training.settings import ROOT
 
@@ -58,6 +58,8 @@ def whole(corpus, tmp_path_factory):
     ids=["one", "one, with all that the paper has not", "two", "two, in float32, with all that the paper has not"],
 )
 def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precision, more, whole, corpus, tmp_path):
+    if more:  # R-Drop needs dropout
+        more = [*more, f"--config_name={corpus / WITH_DROPOUT}"]
     run, flags = tmp_path / "run", [*FLAGS, f"--mixed_precision={precision}", *more]
     status, _ = end_it_at(20, signal.SIGKILL, command(launcher, corpus, *flags, f"--output_dir={run}"), run)
     assert status == -signal.SIGKILL

@@ -63,10 +63,10 @@ LIBRARY = {
     "ensemble": ("models", "errors"),
     "memory": ("translation", "models"),
     "interop": ("translation", "loading", "workers", "models", "errors"),
-    "evaluation": ("results", "scoring", "parsing", "translation", "models"),
+    "evaluation": ("results", "scoring", "parsing", "translation", "models", "errors"),
     "card": ("files", "results"),
     "record": ("card", "results", "errors"),
-    "demo": ("pictures", "translation", "loading", "text", "models", "files", "errors"),
+    "demo": ("pictures", "translation", "loading", "registration", "text", "models", "files", "errors"),
     "cli": (
         "demo",
         "interop",

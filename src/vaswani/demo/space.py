@@ -8,10 +8,10 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from vaswani import MODEL_TYPES
 from vaswani.errors import UserError
 from vaswani.files import new_folder
 from vaswani.models.trees_vaswani import TREES
+from vaswani.registration import MODELS
 
 
 LIBRARY = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def write_space(model: Path, folder: Path) -> None:
         model_type, target_lang = config.get("model_type"), config.get("target_lang")
     except (ValueError, AttributeError) as error:
         raise UserError(f"model={str(model)!r} must be a published folder: its config.json is no config") from error
-    if model_type not in MODEL_TYPES:
+    if model_type not in MODELS:
         raise UserError(f"model={str(model)!r} must be a model of this package, and is of type {model_type!r}")
     if target_lang == TREES:
         raise UserError(f"model={str(model)!r} must be a translation model, but it is a parser")
