@@ -69,10 +69,10 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
     """
     if not arguments:
         arguments = [str(DEFAULT_RECIPE)]
+    flags, recipe = arguments, list[str]()
     if not arguments[0].startswith("-"):
-        arguments = read_recipe(Path(arguments[0]), arguments[1:]) + without_nones(arguments[1:])
-    else:
-        arguments = without_nones(arguments)
+        flags = arguments[1:]
+        recipe = read_recipe(Path(arguments[0]), flags)
     parser = HfArgumentParser(
         OWNERS,
         prog="training/run.py",
@@ -86,7 +86,7 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
     )
     parser.error = _raise_user_error
     *parts, unknown = parser.parse_args_into_dataclasses(
-        arguments, return_remaining_strings=True, look_for_args_file=False
+        recipe + without_nones(flags), return_remaining_strings=True, look_for_args_file=False
     )
     if unknown:
         raise UserError(describe_unknown("flag", unknown[0].split("=")[0]))

@@ -55,6 +55,14 @@ def test_a_line_that_is_not_whole_is_left_out_and_counted(make_run):
     assert (run.step, run.unreadable) == (6, 2)
 
 
+def test_what_was_evaluated_after_the_run_is_no_result_of_it(make_run):
+    directory = make_run()
+    with open(directory / "metrics.jsonl", "a") as file:
+        file.write('{"step": 6, "split": "validation", "test_set": "mini.de", "sacrebleu": 99.0}\n')
+    [run] = read_runs([directory])
+    assert [row["sacrebleu"] for row in run.evaluations] == [20.5, 33.75]
+
+
 def test_runs_have_the_shortest_names_that_tell_them_apart(make_run):
     runs = read_runs([make_run("a/run"), make_run("b/run"), make_run("b/other")])
     assert [run.name for run in runs] == ["a/run", "b/run", "b/other"]

@@ -90,6 +90,14 @@ def test_a_language_that_moses_does_not_know_is_scored_without_it(ending, files,
     assert "Moses" not in capsys.readouterr().err
 
 
+def test_so_is_a_model_of_such_a_language(published, capsys):
+    config = json.loads(Path("model/config.json").read_text())
+    Path("model/config.json").write_text(json.dumps(config | {"target_lang": "tr"}))
+    evaluate([*published, "--no_record", "--baseline_model", "model", "--json"])
+    row = json.loads(capsys.readouterr().out)
+    assert (row["target_lang"], row["paper_bleu"], list(row["comparison"])) == ("tr", None, ["sacrebleu"])
+
+
 def test_a_compressed_reference_has_the_language_of_its_content(files, capsys):
     Path("ref.fr.gz").write_bytes(gzip.compress(Path("test.de").read_bytes()))
     evaluate(["--hypothesis", "good.de", "--reference", "ref.fr.gz", "--json"])

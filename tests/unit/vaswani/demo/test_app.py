@@ -23,6 +23,16 @@ def test_the_controls_begin_with_the_model_s_own_search_and_say_what_they_do(int
     assert "The paper: 0.6." in found["Alpha"]["info"]
 
 
+def test_a_penalty_of_the_models_own_has_no_slider_and_is_not_sent(interpreter):
+    interpreter.alpha = None
+    page = app.build(interpreter)
+    assert "Alpha" not in components(page)
+    sent = [each.inputs[2].value for each in page.fns.values() if len(each.inputs) == 3]
+    assert sent == [None, None, None]  # by the tab of text, that of files, and the API
+    said = [part["props"]["value"] for part in page.get_config_file()["components"] if part["type"] == "markdown"]
+    assert any("divided by the model's own length penalty. " in text for text in said)
+
+
 def test_the_languages_are_named(interpreter):
     assert {"Text (en), a sentence a line", "Translation (de)"} <= set(components(app.build(interpreter)))
     interpreter.languages = (None, None)
