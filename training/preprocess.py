@@ -18,21 +18,22 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict
+from datasets import Dataset
 from sacremoses import MosesPunctNormalizer
+from tqdm.auto import tqdm
 
 from training.data.corpora import load_text
 from training.data.word_bpe import learn_codes, word_tokenizer
-from training.machine import usable_cores
 from training.settings import DataSettings
 from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.files import check_is_new, new_folder
 from vaswani.scoring.protocols import check_language, tokenize
+from vaswani.workers import CAN_FORK, Pool, usable_cores
 
 
-PAIRS_OF_A_PROCESS = 2000  # for fewer, a process takes longer to start than it saves
+PAIRS_OF_A_TASK = 1000  # what a worker does at a time; a split of as many is done in this process
 
 
 def main(arguments: list[str]) -> None:
@@ -47,10 +48,14 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         raise UserError(str(error)) from error
     with new_folder(options.output) as folder:
-        splits = tokenize_splits(load_text(settings, folder), languages, options.lowercase)
-        for split, rows in splits.items():
+        raw = load_text(settings, folder)
+        splits = {
+            split: tokenize_split(rows, languages, options.lowercase, f"Tokenizing {split}")
+            for split, rows in raw.items()
+        }
+        for split, sides in splits.items():
             for language, side in zip(languages, ("source", "target"), strict=True):
-                write_lines(folder / f"{split}.{language}", rows[side])
+                write_lines(folder / f"{split}.{language}", sides[side])
         train = [*splits["train"]["source"], *splits["train"]["target"]]
         codes = learn_codes(train, options.num_merges)
         (folder / "bpe.codes").write_text(codes, encoding="utf-8")
@@ -59,7 +64,7 @@ def main(arguments: list[str]) -> None:
         )
         tokenizer.save_pretrained(folder / "tokenizer")
     types = {number for ids in tokenizer(train).input_ids for number in ids}
-    print(f"{', '.join(f'{len(rows):,} {split}' for split, rows in splits.items())} pairs in {options.output}")
+    print(f"{', '.join(f'{len(rows):,} {split}' for split, rows in raw.items())} pairs in {options.output}")
     print(f"{len(types) - 1:,} types of {len(tokenizer):,} occur in the training text, and </s>")
 
 
@@ -95,22 +100,24 @@ def data_settings(options: argparse.Namespace) -> DataSettings:
     return settings
 
 
-def tokenize_splits(splits: DatasetDict, languages: tuple[str, str], lowercase: bool) -> DatasetDict:
-    """Tokenize both sides of all splits, with all cores; a small split in this process."""
-    tokenize_batch = partial(tokenize_pairs, languages=languages, lowercase=lowercase)
-    tokenized = DatasetDict()
-    for split, rows in splits.items():
-        processes = min(usable_cores(), len(rows) // PAIRS_OF_A_PROCESS)
-        tokenized[split] = rows.map(
-            tokenize_batch, batched=True, num_proc=processes or None, desc=f"Tokenizing {split}"
-        )
-    return tokenized
+def tokenize_split(rows: Dataset, languages: tuple[str, str], lowercase: bool, desc: str) -> dict[str, list[str]]:
+    """Tokenize both sides of a split, with all cores; a small split in this process."""
+    starts = range(0, len(rows), PAIRS_OF_A_TASK)
+    parts: list[dict[str, list[str]]] = [{}] * len(starts)
+    workers = usable_cores() if CAN_FORK else 1
+    with (
+        Pool(partial(tokenize_pairs, rows, languages, lowercase), workers) as pool,
+        tqdm(total=len(rows), desc=desc, unit=" pairs") as progress,
+    ):
+        for number, part in pool.run(starts):
+            parts[number] = part
+            progress.update(len(part["source"]))
+    return {side: [sentence for part in parts for sentence in part[side]] for side in ("source", "target")}
 
 
-def tokenize_pairs(
-    batch: dict[str, list[str | None]], languages: tuple[str, str], lowercase: bool
-) -> dict[str, list[str]]:
-    """Tokenize pairs, each side by the rules of its language."""
+def tokenize_pairs(rows: Dataset, languages: tuple[str, str], lowercase: bool, start: int) -> dict[str, list[str]]:
+    """Tokenize the pairs of a task, each side by the rules of its language."""
+    batch = rows[start : start + PAIRS_OF_A_TASK]
     return {
         side: [tokenize_as_moses(sentence or "", language, lowercase) for sentence in batch[side]]
         for side, language in zip(("source", "target"), languages, strict=True)

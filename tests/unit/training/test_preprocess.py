@@ -7,7 +7,7 @@ import pytest
 from tiny_run import ENVIRONMENT, SECONDS
 from transformers import AutoTokenizer
 
-from training.preprocess import PAIRS_OF_A_PROCESS, main, tokenize_as_moses
+from training.preprocess import PAIRS_OF_A_TASK, main, tokenize_as_moses
 from training.settings import ROOT
 from vaswani.errors import UserError
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(flags, change, sentence, t
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_signal_to_all_its_processes_leaves_nothing_and_is_told_in_a_sentence(number, flags, tmp_path):
     for name in ("raw.en", "raw.de"):
-        (tmp_path / name).write_text("So many words that it takes long.\n" * 20 * PAIRS_OF_A_PROCESS)
+        (tmp_path / name).write_text("So many words that it takes long.\n" * 40 * PAIRS_OF_A_TASK)
     command = [sys.executable, str(ROOT / "training" / "preprocess.py"), *flags]
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     for line in process.stderr:  # of the progress bar
