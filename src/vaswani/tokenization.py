@@ -69,8 +69,9 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, symbols: Sequence
         raise ValueError(
             f"vocab_size={vocab_size} is larger than the training text supports: at most {tokenizer.get_vocab_size()}"
         )
+    end = EOS_TOKEN, tokenizer.token_to_id(EOS_TOKEN)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS_TOKEN}", special_tokens=[(EOS_TOKEN, tokenizer.token_to_id(EOS_TOKEN))]
+        single=f"$A {EOS_TOKEN}", pair=f"$A $B {EOS_TOKEN}", special_tokens=[end]
     )
     return wrap_tokenizer(tokenizer)
 

@@ -73,6 +73,6 @@ def word_tokenizer(codes: str, characters: Iterable[str]) -> PreTrainedTokenizer
     tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
     tokenizer.add_special_tokens([EOS_TOKEN, UNK_TOKEN, PAD_TOKEN])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS_TOKEN}", special_tokens=[(EOS_TOKEN, vocabulary[EOS_TOKEN])]
+        single=f"$A {EOS_TOKEN}", pair=f"$A $B {EOS_TOKEN}", special_tokens=[(EOS_TOKEN, vocabulary[EOS_TOKEN])]
     )
     return wrap_tokenizer(tokenizer, unk_token=UNK_TOKEN)

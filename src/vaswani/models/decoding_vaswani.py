@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -206,7 +206,7 @@ def asks_for_something(name: str, value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:

@@ -78,7 +78,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         -------
         Tensor of shape (B * num_return_sequences, T), or a ModelOutput
             With ``return_dict_in_generate=True`` beam search returns `sequences_scores`, log-probabilities divided by
-            their penalty, and, if asked for, `scores` and `logits` of every step.
+            their penalty, and, if asked for, `scores` and `logits` of every step; `past_key_values` only where it is
+            left to transformers. Hypotheses beyond those that are possible repeat the last one, with a score of -inf.
 
         Raises
         ------

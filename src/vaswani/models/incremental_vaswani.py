@@ -364,23 +364,33 @@ def select_sentences(states: torch.Tensor, sentences: torch.Tensor, num_heads: i
 
 # The methods whose work `IncrementalState` does, as they were written: of torch's modules, of ours, and of `generate`.
 # If somebody replaces one, in an object, a class or a subclass, the replacement has to be called.
-FORWARDS: dict[type, Any] = {kind: kind.forward for kind in (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList)}
+OF_MODULES = ("forward", "self_attention_mask", "_keys_and_values", "_split_heads", "_feed_forward", "_add_and_norm")
+
+
+def methods_of(kind: type) -> tuple[Any, ...]:
+    """Return those methods of a kind of module whose work `IncrementalState` does, None for each that it lacks."""
+    return tuple(getattr(kind, name, None) for name in OF_MODULES)
+
+
+AS_THEY_WERE: dict[type, tuple[Any, ...]] = {
+    kind: methods_of(kind) for kind in (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList)
+}
 METHODS = {
     name: getattr(GenerationMixin, name)
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
 }
 
 
-def register_forwards(*kinds: type[nn.Module]) -> None:
-    """Remember the `forward` of these modules, whose work `IncrementalState` does."""
-    FORWARDS.update({kind: kind.forward for kind in kinds})
+def register_modules(*kinds: type[nn.Module]) -> None:
+    """Remember the methods of these modules, whose work `IncrementalState` does."""
+    AS_THEY_WERE.update({kind: methods_of(kind) for kind in kinds})
 
 
 def is_as_written(model: Any, stack: nn.Module) -> bool:
     """Tell whether all that a model and one of its stacks compute is as it was written, and no hook looks at it."""
     if model.training or not is_untouched(model) or torch_module._has_any_global_hook():
         return False
-    if type(model).forward not in FORWARDS.values():
+    if all(type(model).forward is not forward for forward, *_ in AS_THEY_WERE.values()):
         return False
     for name, method in METHODS.items():
         # PEFT leaves an attribute of the object behind that is still its own method: that changes nothing.
@@ -390,8 +400,7 @@ def is_as_written(model: Any, stack: nn.Module) -> bool:
         return False
     modules = (model.model, model.lm_head, *stack.modules())
     are_plain = all(
-        type(module) in FORWARDS and type(module).forward is FORWARDS[type(module)] and is_untouched(module)
-        for module in modules
+        methods_of(type(module)) == AS_THEY_WERE.get(type(module)) and is_untouched(module) for module in modules
     )
     return are_plain and not torch.is_autocast_enabled(model.device.type)
 
@@ -404,8 +413,8 @@ def has_known_attention(config: Any) -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Tell whether a module has its class's `forward`, plain weights that are loaded, and no hooks."""
-    if module._compiled_call_impl is not None or "forward" in vars(module):
+    """Tell whether a module has its class's methods, plain weights that are loaded, and no hooks."""
+    if module._compiled_call_impl is not None or not vars(module).keys().isdisjoint(OF_MODULES):
         return False
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     # Once attentions were asked for, transformers leaves its own hooks in place.
@@ -415,4 +424,4 @@ def is_untouched(module: nn.Module) -> bool:
     return all(type(weight) is nn.Parameter and not weight.is_meta for weight in weights)
 
 
-__all__ = ["IncrementalState", "KVCache", "is_as_written", "register_forwards"]
+__all__ = ["IncrementalState", "KVCache", "is_as_written", "register_modules"]

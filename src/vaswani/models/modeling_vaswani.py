@@ -38,7 +38,7 @@ from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .encoding_vaswani import encode
 from .fusion_vaswani import AS_WRITTEN, Fused, compiled
-from .incremental_vaswani import IncrementalState, is_as_written, register_forwards
+from .incremental_vaswani import IncrementalState, is_as_written, register_modules
 from .int8_vaswani import Int8Embedding, Int8Linear, is_quantized, quantize
 from .search_vaswani import DecoderState
 from .translator_vaswani import TranslatorForConditionalGeneration, TranslatorModel, TranslatorPreTrainedModel
@@ -529,7 +529,9 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
     ) -> BaseModelOutput | None:
         """Encode without padding, on a CPU, where that gives what the encoder's own methods would give."""
         is_possible = self.device.type == "cpu" and self.config.attention_restriction is None
-        if not is_possible or not is_as_written(self, self.model.encoder):
+        if not is_possible or self.get_encoder() is not self.model.encoder:  # somebody's own method returns another
+            return None
+        if not is_as_written(self, self.model.encoder):
             return None
         return BaseModelOutput(last_hidden_state=encode(self.model.encoder, input_ids, attention_mask, fused))
 
@@ -570,7 +572,7 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
         return attention_mask  # the decoder makes of it what it needs
 
 
-register_forwards(
+register_modules(
     VaswaniForConditionalGeneration,
     VaswaniModel,
     VaswaniEncoder,

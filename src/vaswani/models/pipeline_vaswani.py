@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from .generation_vaswani import length_arguments, max_positions
 from .trees_vaswani import TREES
@@ -140,10 +141,13 @@ class TranslationPipeline(Pipeline):
         tgt_lang: str | None = None,
         truncation: bool | None = None,
         return_tensors: bool | None = None,
+        return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict, dict, dict]:
         self._check_languages(src_lang, tgt_lang)
+        if return_text is not None and return_text == bool(return_tensors):
+            raise ValueError(f"return_text={return_text} must be {not return_text}: return_tensors={return_tensors}")
         check_no_dict(generate_kwargs)
         preprocess = {} if truncation is None else {"truncation": truncation}
         postprocess = {"return_tensors": return_tensors, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
@@ -164,7 +168,8 @@ class TranslationPipeline(Pipeline):
         if not isinstance(sentence, str):
             raise ValueError(f"a sentence must be a string, not {type(sentence).__name__}: {sentence!r}")
         limits = [self.tokenizer.model_max_length, max_positions(self.model.config)]
-        most = min(limit for limit in limits if limit is not None) if truncation else None
+        limits = [limit for limit in limits if limit is not None and limit < LARGE_INTEGER]  # others mean no limit
+        most = min(limits, default=None) if truncation else None
         encoded = self.tokenizer(sentence, truncation=truncation, max_length=most, return_tensors="pt")
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 

@@ -212,14 +212,16 @@ class Hypotheses:
         """Return sentence (B,), paths (B, wanted, T, 2) and scores (B, wanted), best first.
 
         Hypotheses that were cut off come after all finished ones, as in the original code, which used them only where
-        none had finished.
+        none had finished. Where fewer than `wanted` are possible, the last one is repeated, with a score of -inf.
         """
         count = (self.finished_scores > -math.inf).sum(1, keepdim=True)
         order = torch.arange(wanted, device=count.device).expand(len(count), -1)
         order = order.where(order < count, order - count + self.scores.shape[1])
         scores = torch.cat([self.finished_scores, self.scores / rules.penalty(self.paths.shape[2])], dim=1)
-        paths = torch.cat([self.finished_paths, self.paths], dim=1)
-        return self.sentence, gather_beams(paths, order), scores.gather(1, order)
+        paths, scores = torch.cat([self.finished_paths, self.paths], dim=1), scores.gather(1, order)
+        last = (scores > -math.inf).sum(1, keepdim=True).clamp(min=1) - 1
+        order = order.gather(1, torch.arange(wanted, device=last.device).minimum(last))
+        return self.sentence, gather_beams(paths, order), scores
 
 
 def gather_beams(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

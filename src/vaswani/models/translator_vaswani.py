@@ -64,6 +64,12 @@ class TranslatorPreTrainedModel(PreTrainedModel):
         config.validate_architecture()  # `from_pretrained` sets fields of a config that exists already
         super().__init__(config, *args, **kwargs)
 
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        """What transformers' tools call a model with to see whether it works: the first ids of a pair."""
+        ids = torch.arange(min(4, self.config.vocab_size), device=self.device)[None]
+        return {"input_ids": ids, "decoder_input_ids": ids}
+
     def embed_ids(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Look up (B, T) ids in `embed_tokens`, unless (B, T, D) embeddings are given.
 

@@ -43,6 +43,10 @@ def test_ids_end_with_the_end_and_padding_is_the_last_id(tokenizer):
     assert set(tokenizer("x")) == {"input_ids", "attention_mask"}
 
 
+def test_a_pair_of_texts_ends_with_the_end_too(tokenizer):
+    assert tokenizer("a", "b").input_ids == [*tokenizer("a").input_ids[:-1], *tokenizer("b").input_ids]
+
+
 def test_a_word_is_the_same_at_the_start_and_within(tokenizer):
     first, second = tokenizer("Hund Hund").input_ids[:-1][: len(tokenizer("Hund").input_ids) - 1], tokenizer("Hund")
     assert first == second.input_ids[:-1]

@@ -1,10 +1,12 @@
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList, TextStreamer
 from transformers.generation import GenerationMixin, SuppressTokensLogitsProcessor
+from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani import VaswaniForConditionalGeneration
 from vaswani.models import generation_vaswani
@@ -346,6 +348,41 @@ def test_a_penalty_of_transformers_in_the_models_config_asks_for_transformers(mo
     model.generation_config.length_penalty = 1.0
     model.generate(**source)
     assert searches[4:] == ["beam_search"]
+
+
+@pytest.mark.parametrize("penalty", [{}, {"length_penalty": 1.0}])
+def test_nothing_is_returned_that_is_forbidden(penalty, model, source):
+    legal = [[5, 6], [5, 7, 8]]
+    end = model.config.eos_token_id
+
+    def allowed(_, ids):
+        done = ids.tolist()[1:]
+        return [*{way[len(done)] for way in legal if way[: len(done)] == done and len(way) > len(done)}] or [end]
+
+    how = {"num_beams": 4, "num_return_sequences": 4, "return_dict_in_generate": True}
+    output = model.generate(**source, prefix_allowed_tokens_fn=allowed, **how, **penalty)
+    texts = [[id for id in row if id not in (end, model.config.pad_token_id)] for row in output.sequences.tolist()]
+    assert all(text in legal for text in texts)
+    assert all(text in texts[first : first + 4] for first in range(0, len(texts), 4) for text in legal)
+    assert output.sequences_scores.view(-1, 4).isinf().tolist() == [[False, False, True, True]] * (len(texts) // 4)
+
+
+@pytest.mark.parametrize("setting", [{"length_penalty": np.int64(1)}, {"length_penalty_alpha": np.float32(0.6)}])
+def test_numbers_may_be_numpys(setting, model, source):
+    plain = {name: float(value) for name, value in setting.items()}
+    assert torch.equal(model.generate(**source, **setting), model.generate(**source, **plain))
+
+
+def test_an_encoder_of_ones_own_encodes(model, source, monkeypatch):
+    how = {"num_beams": 4, "return_dict_in_generate": True}
+    before = model.generate(**source, **how).sequences_scores
+
+    class Silence(torch.nn.Module):
+        def forward(self, input_ids, **others):
+            return BaseModelOutput(torch.zeros(*input_ids.shape, model.config.d_model))
+
+    monkeypatch.setattr(type(model), "get_encoder", lambda self, *given: Silence())
+    assert not torch.equal(model.generate(**source, **how).sequences_scores, before)
 
 
 @pytest.mark.parametrize("start", [[22], [22, 1, 2]], ids=["no prefix", "a prefix"])

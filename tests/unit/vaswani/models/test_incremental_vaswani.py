@@ -11,6 +11,7 @@ from transformers import AttentionInterface
 from vaswani.models.attention_vaswani import attend
 from vaswani.models.generation_vaswani import ModelState
 from vaswani.models.incremental_vaswani import IncrementalState, KVCache, is_as_written
+from vaswani.models.modeling_vaswani import VaswaniDecoderLayer
 
 
 SOURCE = {"input_ids": torch.arange(1, 6).expand(3, 5), "attention_mask": torch.ones(3, 5, dtype=torch.int64)}
@@ -97,6 +98,18 @@ def attention_of_ones_own(model, monkeypatch):
     model.config._attn_implementation = "ones_own"
 
 
+def feed_forward_of_a_class(model, monkeypatch):
+    monkeypatch.setattr(VaswaniDecoderLayer, "_feed_forward", lambda self, states: states)
+
+
+def residual_of_an_object(model, monkeypatch):
+    model.model.decoder.layers[0]._add_and_norm = lambda norm, states, output: states
+
+
+def mask_of_an_object(model, monkeypatch):
+    model.model.decoder.self_attention_mask = lambda *given: None
+
+
 def cache_order_of_ones_own(model, monkeypatch):
     monkeypatch.setattr(type(model), "_reorder_cache", lambda self, cache, rows: cache, raising=False)
 
@@ -107,7 +120,8 @@ def cache_order_of_ones_own(model, monkeypatch):
         hook, pre_hook, hook_of_all_modules, hook_on_the_projection, hook_on_the_whole, hook_on_both_stacks,
         compiled_layer, forward_of_an_object, forward_of_a_class, forward_of_a_subclass, inputs_of_ones_own,
         inputs_of_another_model, subclass_of_a_parameter, weight_elsewhere, subclass_of_a_module, training,
-        attention_of_ones_own, cache_order_of_ones_own,
+        attention_of_ones_own, cache_order_of_ones_own, feed_forward_of_a_class, residual_of_an_object,
+        mask_of_an_object,
     ],
 )  # fmt: skip
 def test_a_changed_model_is_asked_itself(change, random_model, monkeypatch):

@@ -74,6 +74,15 @@ def test_spaces_are_cleaned_up_where_that_is_asked_for(given, random_model, monk
     assert seen == [{"skip_special_tokens": True, "clean_up_tokenization_spaces": bool(given)}]
 
 
+def test_text_is_returned_where_it_is_asked_for_as_in_transformers_4(random_model):
+    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
+    pipe = TranslationPipeline(model=random_model(vocab_size=265), tokenizer=tokenizer, max_new_tokens=2)
+    assert pipe("one", return_text=True) == pipe("one")
+    assert pipe("one", return_text=False, return_tensors=True)[0].keys() == {"translation_token_ids"}
+    with pytest.raises(ValueError, match="return_text=False must be True: return_tensors=None"):
+        pipe("one", return_text=False)
+
+
 def test_a_long_sentence_is_cut_off_where_truncation_is_asked_for(random_model):
     tokenizer, seen = train_tokenizer(["one two three four five six"] * 3, 265), []
     tokenizer.model_max_length = 3
@@ -83,7 +92,8 @@ def test_a_long_sentence_is_cut_off_where_truncation_is_asked_for(random_model):
     for truncation in ({}, {"truncation": True}):
         pipe("one two three four", **truncation)
     assert seen[0] > seen[1] == 3
-    tokenizer.model_max_length = 10**30
+    tokenizer.model_max_length = 10**30  # transformers' way to say that there is none
+    assert pipe("one two three four", truncation=True) == pipe("one two three four")
     model = random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=4)
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer, task="translation", max_new_tokens=2)
     assert pipe("one two three four five six", truncation=True)

@@ -7,6 +7,11 @@ from transformers import AutoModelForSeq2SeqLM
 from vaswani.models.translator_vaswani import shift_tokens_right
 
 
+def test_a_model_runs_on_its_own_dummy_inputs(random_model):
+    model = random_model()
+    assert model(**model.dummy_inputs).logits.shape == (1, 4, model.config.vocab_size)
+
+
 def test_targets_are_shifted_right_behind_the_start():
     labels = torch.tensor([[3, 4, 0], [5, 0, -100]])
     assert shift_tokens_right(labels, pad_token_id=9, decoder_start_token_id=8).tolist() == [[8, 3, 4], [8, 5, 0]]
