@@ -25,6 +25,7 @@ from vaswani.pictures.trees import draw_trees
 
 from .shared import line_by_line
 from .shared.flags import add_batch_flags, add_decoding_flags, add_model_flags, decoding
+from .shared.outputs import check_outputs
 from .shared.startup import large_imports
 
 
@@ -64,11 +65,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse flags for pictures that do not go together, and a picture that is no SVG."""
+    """Refuse flags for pictures that do not go together, and a picture that is no SVG or cannot be written."""
     if options.gold and not options.picture:
         raise UserError("gold needs picture: it is drawn there")
     if options.picture and Path(options.picture).suffix != ".svg":
         raise UserError(f"picture={options.picture!r} must end in .svg")
+    others = {"the output": options.output, "the input": options.input, "the file of gold": options.gold}
+    check_outputs({"picture": options.picture}, {what: path for what, path in others.items() if path is not None})
 
 
 def parser(options: argparse.Namespace) -> line_by_line.Worker:

@@ -19,6 +19,11 @@ from .trees_vaswani import BRACKETS, restore
 DIVISIONS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        ("[\u201c\u201e]", " `` "),
+        ("\u201d", " '' "),
+        (r"(^|(?<=[\s(\[{<]))\u2018", " ` "),
+        ("[\u2018\u2019]", "'"),
+        (r"(?<!\\)/", r"\\/"),
         (r'(^|(?<=[\s(\[{<]))"', " `` "),
         (r'"', " '' "),
         (r"\.\.\.", " ... "),
@@ -32,6 +37,7 @@ DIVISIONS = [
         (r"(?i)\b(can)(not)\b", r"\1 \2"),
     )
 ]
+WORD_AND_TAG = "word", "part of speech"
 
 
 class Sentence(NamedTuple):
@@ -47,7 +53,7 @@ def read_sentence(given: Any) -> Sentence:
     Raises
     ------
     ValueError
-        If it is something else, or empty, or a word holds a bracket or white space.
+        If it is something else, or empty, or a word or a part of speech is empty or holds a bracket or white space.
     """
     if isinstance(given, str):
         words = divide(given)
@@ -60,10 +66,10 @@ def read_sentence(given: Any) -> Sentence:
     widths = {len(part) for part in parts}
     if widths not in ({1}, {2}) or not all(isinstance(text, str) for part in parts for text in part):
         raise ValueError(f"a sentence must be text, words, or pairs of word and part of speech, not {given!r}")
-    for word, *_ in parts:
-        if not word or re.search(r"[\s()]", word):
+    for text, what in ((text, what) for part in parts for text, what in zip(part, WORD_AND_TAG, strict=False)):
+        if not text or re.search(r"[\s()]", text):
             raise ValueError(
-                f"the word {word!r} must have no white space and no brackets, which the treebank writes as "
+                f"the {what} {text!r} must have no white space and no brackets, which the treebank writes as "
                 f"{' and '.join(BRACKETS.values())}"
             )
     return Sentence([part[0] for part in parts], [part[1] for part in parts] if widths == {2} else None)
@@ -97,8 +103,8 @@ class ParsingPipeline(TranslationPipeline):
     Raises
     ------
     ValueError
-        If a sentence is empty or nothing of these, a word holds a bracket, a part of speech is unknown to the model,
-        or the model is no parser.
+        If a sentence is empty or nothing of these, a word or a part of speech holds a bracket, the model is no parser,
+        or the constrained search does not know a part of speech.
 
     Examples
     --------

@@ -109,7 +109,7 @@ def prepare(tree: Tree) -> Tree | None:
     while isinstance(top, Tree) and top.label in OUTER and len(top.children) == 1 and not top.is_leaf:
         [top] = top.children
     assert isinstance(top, Tree)
-    return Tree(TOP, top.children) if top.label == "" else top
+    return Tree(TOP, top.children) if top.label in OUTER and not top.is_leaf else top
 
 
 def bare_label(label: str) -> str:

@@ -1,11 +1,10 @@
 """A translation in motion: a drawing in which the words come one by one, each with lines to where the model looks."""
 
 from collections.abc import Sequence
-from html import escape
 
 from .attention import END, Attention, join_words
 from .attention_page import shown
-from .look import css
+from .look import css, xml_text
 
 
 LETTER, GAP, MARGIN = 11.0, 26.0, 24.0  # pixels: the width of a letter, between words, around all
@@ -57,7 +56,7 @@ def draw_motion(attention: Attention) -> str:
     said = f"{' '.join(source[:-1])}: {' '.join(target)}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {HEIGHT}" width="{width:.0f}" '
-        f'height="{HEIGHT}" role="img" aria-label="{escape(said)}"><style>{css()}{STYLE}{"".join(rules)}</style>'
+        f'height="{HEIGHT}" role="img" aria-label="{xml_text(said)}"><style>{css()}{STYLE}{"".join(rules)}</style>'
         f'<rect width="100%" height="100%" rx="8"/>{"".join(parts)}</svg>\n'
     )
 
@@ -72,7 +71,7 @@ def _places(words: Sequence[str]) -> tuple[list[float], float]:
 
 
 def _words(words: Sequence[str], places: Sequence[float], y: int) -> str:
-    return "".join(f'<text x="{x:.0f}" y="{y}">{escape(word)}</text>' for word, x in zip(words, places, strict=True))
+    return "".join(f'<text x="{x:.0f}" y="{y}">{xml_text(word)}</text>' for word, x in zip(words, places, strict=True))
 
 
 def _shown_from(name: str, begin: float, end: float, seconds: float) -> str:

@@ -5,6 +5,7 @@ something, a second sign must say it too: a dash, a mark or a word.
 """
 
 import re
+from html import escape
 
 
 LIGHT = {
@@ -63,3 +64,8 @@ def stand_alone(svg: str) -> str:
     start = svg.index("<svg")
     end = svg.index(">", start) + 1
     return f"{svg[:end]}<style>{css()}</style>{follow_the_theme(svg[end:])}"
+
+
+def xml_text(text: str) -> str:
+    """Return text as it may stand within XML, which knows no control characters."""
+    return escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))

@@ -1,11 +1,10 @@
 """Trees as a picture: constituents above their words, as SVG."""
 
 from collections.abc import Mapping
-from html import escape
 
 from vaswani.models.trees_vaswani import Tree
 
-from .look import LIGHT, css, follow_the_theme
+from .look import LIGHT, css, follow_the_theme, xml_text
 
 
 FONT, CHARACTER, LEVEL, GAP = 14, 8.5, 42, 18  # size, width of a character, height of a level, space between words
@@ -27,7 +26,7 @@ def draw_trees(trees: Mapping[str, Tree]) -> str:
     parts, width, top = [], 0.0, 0.0
     for title, tree in trees.items():
         drawn, tree_width, height = draw_tree(tree, top + 2 * FONT)
-        parts += [f'<text class="title" x="{GAP}" y="{top + 1.5 * FONT}">{escape(title)}</text>', *drawn]
+        parts += [f'<text class="title" x="{GAP}" y="{top + 1.5 * FONT}">{xml_text(title)}</text>', *drawn]
         width, top = max(width, tree_width), top + 2 * FONT + height
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{top:.0f}" '
@@ -47,7 +46,7 @@ def draw_tree(tree: Tree, top: float) -> tuple[list[str], float, float]:
     open_places: list[list[tuple[float, float]]] = [[]]  # of the children of each open constituent
 
     def place(text: str, css: str, x: float, y: float) -> None:
-        elements.append(f'<text class="{css}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>')
+        elements.append(f'<text class="{css}" x="{x:.1f}" y="{y:.1f}">{xml_text(text)}</text>')
 
     def line(x1: float, y1: float, x2: float, y2: float) -> None:
         elements.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')

@@ -83,6 +83,9 @@ def test_an_output_is_resumed_after_its_lines():
         ("a", ["--gold", "gold"], "gold needs picture: it is drawn there"),
         ("a", ["--picture", "out.png"], "picture='out.png' must end in .svg"),
         ("a", ["--picture", "out.svg", "--gold", "none"], "the file none does not exist"),
+        ("a", ["--picture", "nowhere/out.svg"], "picture='nowhere/out.svg' cannot be written"),
+        ("a", ["--picture", "out.svg", "--gold", "out.svg"], "picture='out.svg' is the file of gold too"),
+        ("a", ["--picture", "out.svg", "--output", "out.svg"], "picture='out.svg' is the output too"),
     ],
 )
 def test_bad_input_is_one_sentence(lines, flags, message, capsys):

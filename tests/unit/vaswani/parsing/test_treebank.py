@@ -44,6 +44,7 @@ def test_labels_keep_what_is_no_function_tag(read):
 
 def test_an_outer_bracket_of_several_constituents_stays_as_top(read):
     assert read("( (S (NN a)) (. .))\n") == ["(TOP (S (NN a)) (. .))"]
+    assert read("(ROOT (S (NN a)) (. .))\n(S1 (S (NN a)) (. .))\n") == ["(TOP (S (NN a)) (. .))"] * 2
     assert read("( (NN a))\n") == ["(NN a)"]
 
 

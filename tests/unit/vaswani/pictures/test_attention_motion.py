@@ -41,8 +41,8 @@ def test_a_line_goes_from_its_word_to_the_one_that_is_looked_at():
 
 def test_words_are_text_and_a_long_sentence_says_that_it_is_cut():
     size = MOST_WORDS + 4
-    source = ["Ġ<b>&", *["Ġa"] * (size - 2), "</s>"]
+    source = ["Ġ<b>&ć", *["Ġa"] * (size - 2), "</s>"]
     svg = draw_motion(attention(source, ["Ġ<i>", "</s>"], np.full((1, 1, 2, size), 1 / size)))
     texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    assert texts[0] == "<b>&"
+    assert texts[0] == "<b>&\ufffd"
     assert texts[-1] == f"(the first {MOST_WORDS} of {size} words)"

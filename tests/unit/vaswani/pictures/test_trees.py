@@ -55,6 +55,8 @@ def test_marks_of_xml_within_words_are_text(trees):
     svg = draw_trees({"model": Tree("S", [Tree("NN", ["<b>&"])])})
     assert [text.text for text in texts(svg, "word")] == ["<b>&"]
     assert not re.search("<b>", svg)
+    svg = draw_trees({"model": Tree("S", [Tree("NN", ["a\x07\ufffe\ud800"])])})
+    assert [text.text for text in texts(svg, "word")] == ["a\ufffd\ufffd\ufffd"]
 
 
 def test_height_counts_constituents_above_one_another(trees):
