@@ -60,10 +60,7 @@ def load(
     -----
     A warning is logged where float32 takes int8's place, or nothing can be compiled.
     """
-    model, problems = load_weights(name, dtype="float32" if dtype == INT8 else dtype)
-    problems.pop("unexpected", None)  # of which others may know
-    if problems:
-        raise UserError(f"model={name!r} has weights that do not fit its config.json: {', '.join(problems.values())}")
+    model = load_whole_model(name, dtype="float32" if dtype == INT8 else dtype)
     check_generation_config(name)
     tokenizer = load_tokenizer(tokenizer_name or name, model)
     if device is None:
@@ -79,6 +76,21 @@ def load(
     if torch_compile:
         _compile(model, name)
     return model, tokenizer
+
+
+def load_whole_model(name: str, dtype: str) -> Any:
+    """Load a model from a folder or the Hub, of which no weight may be missing or of another shape.
+
+    Raises
+    ------
+    UserError
+        If it cannot be loaded, or its weights do not fit its config.
+    """
+    model, problems = load_weights(name, dtype=dtype)
+    problems.pop("unexpected", None)  # of which others may know
+    if problems:
+        raise UserError(f"model={name!r} has weights that do not fit its config.json: {', '.join(problems.values())}")
+    return model
 
 
 def load_weights(name: str, setting: str = "model", **how: Any) -> tuple[Any, dict[str, str]]:
@@ -119,9 +131,16 @@ def load_weights(name: str, setting: str = "model", **how: Any) -> tuple[Any, di
     problems = {}
     for kind, keys in report.items():
         names = sorted(key if isinstance(key, str) else key[0] for key in keys)  # some come with two shapes
+        if kind == "missing_keys":
+            names = [key for key in names if not _is_computed(model, key)]
         if names:
             problems[kind.removesuffix("_keys")] = f"{len(names)} {kind.removesuffix('_keys')}, such as {names[0]}"
     return model, problems
+
+
+def _is_computed(model: PreTrainedModel, key: str) -> bool:
+    """Tell whether a weight is of a table of sinusoids, which transformers computes: FSMT's files are without it."""
+    return type(model.get_submodule(key.rpartition(".")[0])).__name__.endswith("SinusoidalPositionalEmbedding")
 
 
 def check_generation_config(name: str, setting: str = "model") -> None:

@@ -19,15 +19,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from vaswani.errors import UserError, first_line, not_found
+from vaswani.errors import UserError, first_line
 from vaswani.files import check_is_new, new_folder
 from vaswani.interop.fsmt import from_fsmt
 from vaswani.interop.marian import from_marian
 from vaswani.interop.t2t import load_t2t
 from vaswani.interop.verification import SENTENCES, compare, made_up_sentences
+from vaswani.loading import load_whole_model
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.pipeline_vaswani import tokenizer_problem
 
@@ -102,14 +103,11 @@ def load_theirs(options: argparse.Namespace) -> Any:
     Raises
     ------
     UserError
-        If there is none, a file of it is broken, or it is of another architecture.
+        If there is none, a file of it is broken, weights are missing, or it is of another architecture.
     """
     if options.target_space_id is not None:
         raise UserError(f"target_space_id={options.target_space_id} is for --from {T2T} alone")
-    try:
-        theirs = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype="float32")
-    except Exception as error:  # depending on what is broken, the library raises half a dozen kinds
-        raise not_found(options.model, error) from error
+    theirs = load_whole_model(options.model, dtype="float32")
     if theirs.config.model_type != options.format:
         raise UserError(
             f"model={options.model!r} is a {theirs.config.model_type!r} model, but --from says {options.format!r}"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from opus_model import random_weights, save_opus
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -114,7 +115,7 @@ def test_without_its_tokenizer_a_model_of_fsmt_is_still_imported(capsys):
         (["--from", "marian", "--target_space_id", "0"], "target_space_id=0 is for --from t2t-names alone"),
         (["--from", "t2t-names"], "model='opus' must be a folder with hparams.json and a checkpoint of tensor2tensor"),
         (["--from", "opennmt"], "invalid choice: 'opennmt'"),
-        (["--from", "marian", "--model", "half"], "model='half' must be a model folder or a Hub id"),
+        (["--from", "marian", "--model", "half"], "model='half' cannot be loaded: Error no file"),
     ],
 )
 def test_bad_input_is_one_sentence(flags, complaint, capsys):
@@ -163,5 +164,37 @@ def test_a_file_of_weights_that_is_broken_is_told_in_a_sentence(library, kept, c
     capsys.readouterr()
     assert cli.main(["import", "--from", library, "--model", "wmt", "--output", "ours"]) == 1
     [said] = capsys.readouterr().err.splitlines()
-    assert said.startswith("error: model='wmt' must be a model folder or a Hub id that can be reached: Error while ")
+    assert said.startswith("error: model='wmt' cannot be loaded: Error while ")
     assert not Path("ours").exists()
+
+
+def drop(part: str) -> int:
+    """Leave out the weights with this in their name, and return how many these are."""
+    weights = load_file("wmt/model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if part not in name}
+    save_file(kept, "wmt/model.safetensors")
+    return len(weights) - len(kept)
+
+
+@pytest.mark.parametrize("library", ["marian", "fsmt"])
+def test_weights_that_are_missing_are_not_made_up(library, capsys):
+    if library == "marian":
+        save_opus(Path("wmt"))
+    else:
+        save_fsmt(23)
+    gone = drop(".fc1.")
+    capsys.readouterr()
+    assert cli.main(["import", "--from", library, "--model", "wmt", "--output", "ours"]) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"model='wmt' has weights that do not fit its config.json: {gone} missing, such as model." in said
+    assert not Path("ours").exists()
+
+
+def test_sinusoids_may_be_missing_as_in_the_files_of_fsmt_on_the_hub():
+    save_fsmt(23)
+    assert cli.main(["import", "--from", "fsmt", "--model", "wmt", "--output", "whole"]) == 0
+    assert drop("embed_positions") == 2
+    assert cli.main(["import", "--from", "fsmt", "--model", "wmt", "--output", "ours"]) == 0
+    whole, ours = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "ours"))
+    assert whole.keys() == ours.keys()
+    assert all(torch.equal(weight, ours[name]) for name, weight in whole.items())
