@@ -177,10 +177,10 @@ def begin(options: argparse.Namespace, total: int | None, group: int, source: in
     is_file = stat.S_ISREG(os.fstat(target).st_mode)
     if options.resume and not is_file:
         raise UserError(f"--resume needs an output that is a file, which {options.output} is not")
+    if is_file and os.path.sameopenfile(source, target):
+        raise UserError(f"{options.output or STANDARD[1]} is the input too: choose another output")
     if options.output is None or not is_file:
         return 0
-    if os.path.sameopenfile(source, target):
-        raise UserError(f"{options.output} is the input too: choose another output")
     lock(target, options.output)
     done, size = whole_lines(options.output, group) if options.resume else (0, 0)
     if total is not None and done > total:

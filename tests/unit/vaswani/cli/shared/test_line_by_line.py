@@ -3,7 +3,10 @@
 import argparse
 import fcntl
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -26,6 +29,18 @@ def run(tmp_path, monkeypatch):
         return line_by_line.run(parser.parse_args(["--quiet", *flags]), lambda: (work, "a pencil"), "Turning", group)
 
     return run
+
+
+@contextmanager
+def standing_for(standard: int, file: IO[str]) -> Generator[None, None, None]:
+    """Put a file in the place of standard input, 0, or standard output, 1."""
+    descriptor = os.dup(standard)
+    os.dup2(file.fileno(), standard)
+    try:
+        yield
+    finally:
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
 
 
 def test_lines_come_out_in_order_in_windows_and_are_resumed(run):
@@ -77,16 +92,28 @@ def test_the_input_is_no_output(run):
     for output in ("in", "link", "./in"):
         with pytest.raises(UserError, match=f"{output} is the input too: choose another output"):
             run("--input", "in", "--output", output)
-    with Path("in").open() as file:
-        descriptor = os.dup(0)
-        os.dup2(file.fileno(), 0)
-        try:
-            with pytest.raises(UserError, match="in is the input too"):
-                run("--output", "in")
-        finally:
-            os.dup2(descriptor, 0)
-            os.close(descriptor)
+    with Path("in").open() as file, standing_for(0, file), pytest.raises(UserError, match="in is the input too"):
+        run("--output", "in")
     assert Path("in").read_text() == "ab\n"
+
+
+def test_the_input_is_no_standard_output_either(run, monkeypatch):
+    def write(target: int, lines: list[str]) -> None:
+        pytest.fail("wrote into what it reads, which would never end")
+
+    monkeypatch.setattr(line_by_line, "write_lines", write)
+    Path("in").write_text("ab\n")
+    message = "standard output is the input too: choose another output"
+    with Path("in").open("a") as file, standing_for(1, file), pytest.raises(UserError, match=message):
+        run("--input", "in")
+
+
+def test_a_file_takes_what_is_written_to_standard_output(run):
+    Path("in").write_text("ab\n")
+    Path("out").write_text("kept\n")
+    with Path("out").open("a") as file, standing_for(1, file):
+        assert run("--input", "in") == 0
+    assert Path("out").read_text() == "kept\nba\n"
 
 
 def test_two_do_not_write_one_output(run, monkeypatch):
