@@ -97,8 +97,7 @@ def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Wo
         model, tokenizer, arguments, options, with_scores=options.scores, workers=workers
     )
     if options.shortlist:
-        arguments["shortlist"] = Shortlist.load(options.model, tokenizer).allowed
-
+        arguments = arguments | {"shortlist": Shortlist.load(options.model, tokenizer).allowed}
     translate_lines = line_translator(model, tokenizer, options, arguments | {"workers": workers}, stack)
 
     def work(sentences: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:

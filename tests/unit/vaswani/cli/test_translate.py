@@ -17,7 +17,7 @@ from torch._inductor.utils import fresh_cache
 from transformers import AutoTokenizer, GenerationConfig
 
 from vaswani import VaswaniForConditionalGeneration, cli, translation, workers
-from vaswani.models import fusion_vaswani
+from vaswani.models import fusion_vaswani, generation_vaswani
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.tokenization import train_tokenizer
@@ -363,6 +363,14 @@ def test_with_a_shortlist_a_batch_is_written_with_its_tokens_alone(calls):
         assert f"{alone.text}\n" == line
     assert [line.split("\t")[1] for line in translate("--shortlist", "--dtype", "float32", "--scores")] == lines
     assert translate("--dtype", "float32") == free  # the file alone changes nothing
+
+
+def test_a_shortlist_is_not_said_to_be_left_to_transformers(monkeypatch):
+    said = []
+    monkeypatch.setattr(generation_vaswani.logger, "warning_once", said.append)
+    make_shortlist()
+    translate("--shortlist", "--scores")
+    assert said == []
 
 
 def test_a_shortlist_that_is_missing_or_of_another_vocabulary_is_refused(capsys):
