@@ -253,13 +253,14 @@ class CTranslate2Model:
         beams, alpha, extra = settings.num_beams, settings.length_penalty_alpha, settings.extra_target_tokens
         assert alpha is not None  # `check_settings`
         longest = max_new_tokens or self.generation_config.max_new_tokens or 0
+        shortest = (self.generation_config.min_new_tokens if min_new_tokens is None else min_new_tokens) or 0
+        least = 0 if extra is None else shortest
         limits = [
-            output_limit(self.config, longest if extra is None else length, extra or 0)
+            output_limit(self.config, longest if extra is None else length, extra or 0, least=least)
             for length in attention_mask.sum(1).tolist()
         ]
         if beams == 1 and length_penalty_alpha is not None:
             logger.warning_once(f"length_penalty_alpha={alpha} has no effect with num_beams=1: it is for beam search")
-        shortest = self.generation_config.min_new_tokens if min_new_tokens is None else min_new_tokens
         p = stock_length_penalty(alpha) if beams > 1 else 0.0
         results = self.translator.translate_batch(
             self._tokens(input_ids, attention_mask),
@@ -268,7 +269,7 @@ class CTranslate2Model:
             num_hypotheses=beams,
             length_penalty=p,
             max_decoding_length=max(limits),
-            min_decoding_length=min(shortest or 0, max(limits)),  # its own default is 1
+            min_decoding_length=min(shortest, max(limits)),  # its own default is 1
             max_input_length=0,
             return_scores=True,
         )

@@ -133,6 +133,17 @@ def test_lengths_are_limited_for_each_sentence(theirs, tokenizer):
     assert shorter.shape == (2, 2)
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_minimum_above_the_limit_of_a_sentence_raises_it(ours, theirs, tokenizer, num_beams):
+    inputs = tokenizer(["one", "one two three four five"], padding=True, return_tensors="pt")
+    for model in (ours, theirs):
+        model.generation_config.extra_target_tokens = 2
+        output = model.generate(**inputs, num_beams=num_beams, min_new_tokens=30)
+        assert ((output[:, 1:] != 264).sum(1) == 30).all()
+    shorter = theirs.generate(**inputs, max_new_tokens=4, min_new_tokens=30)
+    assert shorter.shape == (2, 5)
+
+
 def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
     ours = random_model(vocab_size=265, source_lang="en", target_lang="de")
     ours.generation_config.length_penalty_alpha, ours.generation_config.num_beams = 0.9, 3
