@@ -111,7 +111,7 @@ def add_to_card(evaluation: Evaluation, path: Path) -> None:
     # Results of one type, configuration and split are one entry, so the name must be part of these.
     results = eval_results(evaluation, languages, text, text.split(" ")[0])
     card.data.eval_results = [*(card.data.eval_results or []), *results]
-    card.data.model_name = card.data.model_name or path.parent.name
+    card.data.model_name = card.data.model_name or path.parent.resolve().name
     if END_OF_TABLE in card.text:
         line = table_row(evaluation, f"{text}, {evaluation.split}")
         card.text = card.text.replace(END_OF_TABLE, f"{line}\n{END_OF_TABLE}")

@@ -22,14 +22,15 @@ def describe_weights(model: str) -> dict[str, Any]:
         `step`, `averaged_checkpoints` and `checkpoint` of an `Evaluation`; the first two None where not known.
     """
     folder = Path(model)
-    checkpoint = CHECKPOINT.match(folder.name)
+    name = folder.resolve().name  # "." has none
+    checkpoint = CHECKPOINT.match(name)
     if checkpoint:
-        return {"step": int(checkpoint[1]), "averaged_checkpoints": 1, "checkpoint": folder.name}
+        return {"step": int(checkpoint[1]), "averaged_checkpoints": 1, "checkpoint": name}
     last: dict[str, Any] = {}
     for row in read_metrics(metrics_of(folder)):
         last |= {} if is_recorded(row) else row
-    names = "step", "averaged_checkpoints"
-    return {name: last.get(name) for name in names} | {"checkpoint": folder.name if folder.exists() else model}
+    known = {field: last.get(field) for field in ("step", "averaged_checkpoints")}
+    return known | {"checkpoint": name if folder.exists() else model}
 
 
 def metrics_of(folder: Path) -> Path:

@@ -102,8 +102,9 @@ def verification_text(options: argparse.Namespace, tokenizer: Any) -> Text:
         if not sentences:
             raise UserError(f"source={options.source!r} holds no sentence: it must have a line of text at least")
         return Text(sentences, options.source)
+    run_folder = Path(options.model).resolve().parent
     for split in ("test", "validation"):
-        sides = [Path(options.model).parent / "outputs" / f"{split}.{side}.txt" for side in ("source", "reference")]
+        sides = [run_folder / "outputs" / f"{split}.{side}.txt" for side in ("source", "reference")]
         if Path(options.model).is_dir() and all(side.is_file() for side in sides):
             sentences, references = (read_lines(str(side))[:SENTENCES] for side in sides)
             return Text(sentences, f"its run's {split} text", references)

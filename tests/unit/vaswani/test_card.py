@@ -75,6 +75,12 @@ def test_later_evaluations_stand_in_the_table_in_their_order(evaluation, card):
     assert names == ["first.de"] * 5 + ["second.de"] * 5
 
 
+def test_a_card_without_a_name_gets_that_of_its_folder(evaluation, card, monkeypatch):
+    monkeypatch.chdir(card.parent)
+    add_to_card(evaluation, Path("README.md"))
+    assert ModelCard.load(card).data.model_name == "model"
+
+
 def test_a_card_that_cannot_be_written_stays_as_it_was(evaluation, card, monkeypatch):
     def fill_the_disk(path, text, **how):
         path.write_bytes(text.encode()[:10])

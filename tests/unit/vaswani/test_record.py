@@ -41,6 +41,12 @@ def test_only_the_name_of_a_checkpoint_tells_its_step(run):
     assert describe_weights("checkpoints/step-0000500-best") == noted
 
 
+def test_the_folder_that_one_is_in_has_its_name_too(run, monkeypatch):
+    for name in ("model", "checkpoints/step-0000500"):
+        monkeypatch.chdir(run / name)
+        assert describe_weights(".") == describe_weights(str(run / name))
+
+
 @pytest.mark.parametrize("rest", [b'{"step": 700, "spl', b"7\n", b"\xff\n", b"\n"])
 def test_lines_of_metrics_that_are_not_whole_are_left_out(rest, evaluation, run):
     with (run / "metrics.jsonl").open("ab") as file:

@@ -42,7 +42,7 @@ def test_marian_is_verified_and_written(capsys):
     assert isinstance(AutoModelForSeq2SeqLM.from_pretrained("new"), MarianMTModel)
 
 
-def test_a_model_in_the_folder_of_its_run_is_verified_on_what_it_was_tested_on(capsys):
+def test_a_model_in_the_folder_of_its_run_is_verified_on_what_it_was_tested_on(monkeypatch, capsys):
     Path("outputs").mkdir()
     for split, words in (("validation", "six"), ("test", "two")):
         for side in ("source", "reference"):
@@ -53,6 +53,9 @@ def test_a_model_in_the_folder_of_its_run_is_verified_on_what_it_was_tested_on(c
     assert "greedy: 100 of 100 translations equal (chrF 100.0, against the references " in said
     Path("outputs/test.reference.txt").unlink()
     assert cli.main(["export", "--model", "model", "--output", "next", "--format", "marian"]) == 0
+    assert "of its run's validation text\n" in capsys.readouterr().err
+    monkeypatch.chdir("model")
+    assert cli.main(["export", "--model", ".", "--output", "../last", "--format", "marian"]) == 0
     assert "of its run's validation text\n" in capsys.readouterr().err
 
 
