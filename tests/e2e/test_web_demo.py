@@ -207,7 +207,7 @@ def test_a_program_translates_and_reads_attention(address, interpreter):
     assert found[1][2]["score"] == pytest.approx(alternatives[1][2].score, abs=1e-4)
     alignment = client.predict("one two", "eins zwei", api_name="/attention")
     np.testing.assert_allclose(alignment["weights"], interpreter.align("one two", "eins zwei").weights, atol=1e-5)
-    with pytest.raises(Exception, match="num_beams=99 must be from 1 to 12"):
+    with pytest.raises(Exception, match="num_beams=99 must be a whole number from 1 to 12"):
         client.predict("one", 99, api_name="/translate")
 
 

@@ -1,6 +1,7 @@
 """What the web demo does with a model: translate lines and files, and say which words it looked at."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,9 +78,11 @@ class Interpreter:
         Raises
         ------
         UserError
-            If there is nothing to translate, or too much.
+            If there is nothing to translate, or too much, or it is no text.
         """
-        lines = text.strip("\n").split("\n")
+        if not isinstance(text, str):
+            raise UserError(f"text={text!r} must be a string")
+        lines = "\n".join(line.rstrip("\r") for line in text.split("\n")).strip("\n").split("\n")
         if not text.strip():
             raise UserError("There is nothing to translate: type a sentence.")
         if len(lines) > MOST_LINES:
@@ -146,10 +149,11 @@ class Interpreter:
     def _translate(
         self, lines: Sequence[str], num_beams: int, alpha: float | None, **given: Any
     ) -> list[list[Hypothesis]]:
-        ranges = {"num_beams": (num_beams, 1, self.most_beams), "alpha": (alpha, self.least_alpha, self.most_alpha)}
-        for name, (value, least, most) in ranges.items():
-            if value is not None and not least <= value <= most:
-                raise UserError(f"{name}={value} must be from {least:g} to {most:g}")
+        if not (isinstance(num_beams, Integral) and 1 <= num_beams <= self.most_beams):
+            raise UserError(f"num_beams={num_beams!r} must be a whole number from 1 to {self.most_beams}")
+        least, most = self.least_alpha, self.most_alpha
+        if alpha is not None and not (isinstance(alpha, Real) and least <= alpha <= most):
+            raise UserError(f"alpha={alpha!r} must be a number from {least:g} to {most:g}")
         if num_beams > 1 and alpha is not None:
             given["length_penalty_alpha"] = alpha
         return translate(self.model, self.tokenizer, lines, num_beams=num_beams, **given)

@@ -71,6 +71,7 @@ def test_a_penalty_of_the_models_own_is_left_to_it(interpreter):
             "a\n" * (MOST_LINES + 1),
             f"These are {MOST_LINES + 1} lines, and {MOST_LINES} fit here: translate them as a",
         ),
+        (7, "text=7 must be a string"),
         ("one\n" + "one two " * MOST_TOKENS, rf"Line 2 has [\d,]+ word pieces, and {MOST_TOKENS} fit: break it into"),
     ],
 )
@@ -80,7 +81,9 @@ def test_what_cannot_be_typed_is_told_in_a_sentence(interpreter, text, message):
 
 
 def test_the_lines_of_a_text_stay_where_they_are(interpreter):
-    assert interpreter.lines("\none\n\ntwo\u2028three\n") == ["one", "", "two\u2028three"]
+    expected = ["one", "", "two\u2028three"]
+    assert interpreter.lines("\none\n\ntwo\u2028three\n") == expected
+    assert interpreter.lines("\r\none\r\n\r\ntwo\u2028three\r\n") == expected
 
 
 def test_a_model_with_a_table_of_positions_takes_no_more_than_these(random_model, interpreter):
@@ -91,7 +94,14 @@ def test_a_model_with_a_table_of_positions_takes_no_more_than_these(random_model
 
 @pytest.mark.parametrize(
     ("beams", "alpha", "message"),
-    [(0, 0.6, "num_beams=0 must be from 1 to 12"), (4, float("nan"), "alpha=nan must be from 0 to 2")],
+    [
+        (0, 0.6, "num_beams=0 must be a whole number from 1 to 12"),
+        ("x", 0.6, "num_beams='x' must be a whole number from 1 to 12"),
+        (2.5, 0.6, "num_beams=2.5 must be a whole number from 1 to 12"),
+        (None, 0.6, "num_beams=None must be a whole number from 1 to 12"),
+        (4, float("nan"), "alpha=nan must be a number from 0 to 2"),
+        (4, "0.6", "alpha='0.6' must be a number from 0 to 2"),
+    ],
 )
 def test_a_program_s_search_is_checked_too(interpreter, beams, alpha, message):
     with pytest.raises(UserError, match=f"^{message}$"):
