@@ -64,11 +64,13 @@ def lines_of(path: str) -> Iterator[str]:
 
 
 def check_is_file(path: str) -> None:
-    """Refuse a file that is not there, or is a folder."""
+    """Refuse a file that is not there, or is a folder or a pipe."""
     if Path(path).is_dir():
         raise UserError(f"the file {path} is a folder")
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise UserError(f"the file {path} does not exist")
+    if not Path(path).is_file():
+        raise UserError(f"the file {path} must be a file, not a pipe or a device")
 
 
 def name_within(path: str) -> str:

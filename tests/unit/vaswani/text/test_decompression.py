@@ -2,6 +2,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import random
 import zipfile
 
@@ -9,7 +10,7 @@ import pytest
 
 from vaswani.errors import UserError
 from vaswani.text import decompression
-from vaswani.text.decompression import name_within, open_decompressed, zstd
+from vaswani.text.decompression import check_is_file, name_within, open_decompressed, zstd
 
 
 DATA = "".join(f"line {random.Random(i).random()}\n" for i in range(20_000)).encode()
@@ -89,3 +90,11 @@ def test_a_zst_file_whose_package_is_missing_says_which(tmp_path, monkeypatch):
     (tmp_path / "a.zst").write_bytes(zstd.compress(b"text"))
     with pytest.raises(UserError, match=r'a\.zst needs the package backports\.zstd.*pip install "\.\[score\]"'):
         read(tmp_path / "a.zst")
+
+
+def test_what_is_there_but_no_file_is_not_said_to_be_missing(tmp_path):
+    pipe, none = tmp_path / "pipe", tmp_path / "none"
+    os.mkfifo(pipe)
+    for path, problem in {pipe: "must be a file, not a pipe or a device", none: "does not exist"}.items():
+        with pytest.raises(UserError, match=f"^the file {path} {problem}$"):
+            check_is_file(str(path))
