@@ -31,6 +31,18 @@ def test_neither_order_nor_batch_size_changes_a_translation_or_a_score(model, to
     assert together[1] == together[4] == [("", 0.0)] * num_beams
 
 
+@pytest.mark.parametrize("given", [{}, {"min_new_tokens": 66}])
+def test_beside_a_longer_sentence_a_greedy_translation_ends_where_it_would_alone(given, model, tokenizer):
+    """Random weights find no end, so that each is as long as it may be."""
+    sentences = ["one", "one two three four five six"]
+    together = translate(model, tokenizer, sentences, with_scores=True, num_beams=1, **given)
+    for sentence, [found] in zip(sentences, together, strict=True):
+        [[alone]] = translate(model, tokenizer, [sentence], with_scores=True, num_beams=1, **given)
+        [[unscored]] = translate(model, tokenizer, [sentence], num_beams=1, **given)
+        assert found.text == alone.text == unscored.text
+        assert found.score == pytest.approx(alone.score, abs=1e-3)
+
+
 def test_the_score_of_greedy_search_is_the_log_probability(model, tokenizer):
     [[best]] = translate(model, tokenizer, ["one two"], max_new_tokens=6, with_scores=True)
     source = tokenizer("one two", return_tensors="pt")
