@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,11 @@ from .card import add_to_card
 from .errors import UserError, first_line
 from .results import Evaluation
 
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # as on Windows
+    fcntl = None
 
 CHECKPOINT = re.compile(r"step-(\d+)(-|$)")  # the name of a checkpoint's folder, which may end in a note
 
@@ -95,12 +102,23 @@ def record(evaluation: Evaluation, model: str) -> str:
     if not card.exists():
         return f"Recorded in {metrics}"
     try:
-        add_to_card(evaluation, card)
+        with _alone(metrics):  # a card is read, changed and replaced
+            add_to_card(evaluation, card)
     except Exception as error:  # depending on what stands in a card, the libraries raise half a dozen kinds
         raise UserError(
             f"the evaluation is recorded in {metrics}, but cannot be in {card}: {first_line(error)}"
         ) from error
     return f"Recorded in {metrics} and {card}"
+
+
+@contextmanager
+def _alone(path: Path) -> Generator[None, None, None]:
+    """Keep other processes out of such a block for the same file, waiting for one that is in it."""
+    with path.open("ab") as file:
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _append(path: Path, line: str) -> None:

@@ -1,7 +1,10 @@
+import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from vaswani.card import END_OF_TABLE
 from vaswani.errors import UserError
 from vaswani.record import describe_weights, metrics_of, record
 
@@ -83,3 +86,12 @@ def test_a_card_that_cannot_be_read_is_said_and_stays_as_it_is(content, evaluati
         record(evaluation, str(tmp_path))
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == evaluation.to_row()
     assert content is None or card.read_bytes() == content
+
+
+def test_evaluations_at_the_same_time_are_all_recorded(evaluation, tmp_path):
+    (tmp_path / "README.md").write_text(f"---\nlanguage: de\n---\n{END_OF_TABLE}\n")
+    names = [f"{number}.de" for number in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: record(dataclasses.replace(evaluation, test_set=name), str(tmp_path)), names))
+    rows = [line.split(",")[0] for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("| ")]
+    assert sorted(rows) == sorted(f"| {name}" for name in names)
