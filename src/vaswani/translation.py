@@ -130,7 +130,7 @@ class Translator:
         Raises
         ------
         UserError
-            If ``generate()`` does not take what it was given.
+            If ``generate()`` does not take what it was given, or a batch needs more memory than there is.
         """
         settings = {name: self._setting(name) for name in ("num_return_sequences", "num_beams")}
         nothing = Hypothesis("", 0.0 if self.with_scores else None)
@@ -273,10 +273,23 @@ def _generate(
         output = model.generate(**inputs, **given)
     except ValueError as error:  # arguments that it does not take
         raise UserError(first_line(error)) from error
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise _too_large(*inputs["input_ids"].shape) from error
     sequences = getattr(output, "sequences", output)
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     scores = _scores(model, output) if generate_kwargs.get("return_dict_in_generate") else [None] * len(texts)
     return list(map(Hypothesis, texts, scores))
+
+
+def _too_large(sentences: int, length: int) -> UserError:
+    """Say what must be smaller for a batch to fit into memory."""
+    if sentences > 1:
+        what = f"{sentences:,} sentences of up to {length:,} tokens need"
+        return UserError(f"{what} more memory than there is: max_batch_tokens, num_beams or workers must be lower")
+    what = f"a sentence of {length:,} tokens needs"
+    return UserError(f"{what} more memory than there is: it must be shorter, or num_beams or workers lower")
 
 
 class OwnLimits(StoppingCriteria):

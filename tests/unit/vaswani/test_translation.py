@@ -267,6 +267,17 @@ def test_what_generate_does_not_take_is_said_in_a_sentence(model, tokenizer):
         translate(marian_twin(model), tokenizer, ["one"], length_penalty_alpha=0.9)
 
 
+def test_what_does_not_fit_into_memory_is_said_in_a_sentence(model, tokenizer):
+    model.generate = lambda **given: torch.empty(1 << 50)
+    with pytest.raises(UserError, match=r"^a sentence of 7 tokens needs more .*: it must be shorter, or num_beams"):
+        translate(model, tokenizer, ["one two"])
+    with pytest.raises(UserError, match=r"^2 sentences of up to 7 tokens need more .*: max_batch_tokens, num_beams"):
+        translate(model, tokenizer, ["one two", "six"])
+    model.generate = lambda **given: torch.empty(2) @ torch.empty(3)  # another RuntimeError
+    with pytest.raises(RuntimeError, match="size"):
+        translate(model, tokenizer, ["one two"])
+
+
 def test_of_ten_thousand_tokens_the_model_reads_all(model, tokenizer, caplog):
     seen = []
     model.model.encoder.register_forward_pre_hook(
