@@ -69,7 +69,7 @@ def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precisio
 
 
 def test_after_sigterm_a_run_exits_with_0_and_the_command_that_resumes_it(whole, corpus, tmp_path):
-    run, flags = tmp_path / "run", [*FLAGS, "--mixed_precision=bf16"]
+    run, flags = tmp_path / "run", [*FLAGS, "--mixed_precision=bf16", "--dataloader_num_workers=1"]
     status, said = end_it_at(20, signal.SIGTERM, command(PYTHON, corpus, *flags, f"--output_dir={run}"), run)
     assert status == 0
     assert "Ended (SIGTERM) after step" in said

@@ -1,6 +1,7 @@
 """From plan to tensors: this process's share of one update after another, without end."""
 
 import itertools
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -144,8 +145,15 @@ def load_updates(
         batch_size=None,
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
+        worker_init_fn=_leave_signals_to_the_parent,
     )
     return iter(loader)
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """Ignore what asks a whole process group to end: the parent still needs updates, and ends its workers itself."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def load_batches(rows: Dataset, max_padded_tokens: int, pad_token_id: int) -> Iterator[Batch]:

@@ -2,8 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -135,15 +135,15 @@ class TrainingLoop:
         """
         self.objective.train()
         self.evaluate_if_due()
-        updates = self.updates()
         self.last_log_time = self.last_save_time = time.perf_counter()
         self.tokens_before = self.progress.sums.target_tokens  # of a run that is resumed, counted by another clock
-        while not self.is_finished():
-            self.step(next(updates))
+        with closing(self.updates()) as updates:  # its processes, which no signal ends
+            while not self.is_finished():
+                self.step(next(updates))
         if self.run.keeps_checkpoints and self.checkpoints.saved_step != self.progress.step:
             self.checkpoints.save(self.progress, self.optimizer)
 
-    def updates(self) -> Iterator[Update]:
+    def updates(self) -> Generator[Update, None, None]:
         """Load this process's share of the updates that are still to be done.
 
         "Each training batch contained a set of sentence pairs containing approximately 25000 source tokens and 25000

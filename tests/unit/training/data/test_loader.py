@@ -1,4 +1,6 @@
 import itertools
+import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 
@@ -98,6 +100,16 @@ def test_packed_tensors_hold_the_planned_pairs_in_order_in_fewer_batches(rows, w
                 for number in range(batch[3 * side + 2].max())  # without the one more sentence
             ]
             assert found == pairs[name]
+
+
+def test_signals_to_all_processes_end_no_worker(rows):
+    planned = take(rows, 30)
+    updates = load_updates(planned, rows, 99, 1)
+    assert next(updates).index == planned[0].index
+    [worker] = multiprocessing.active_children()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(worker.pid, number)
+    assert [update.index for update in updates] == [update.index for update in planned[1:]]
 
 
 def test_a_process_without_pairs_gets_a_batch_that_teaches_nothing(rows):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -122,6 +123,16 @@ def test_results_that_are_read_late_change_nothing(make_loop, monkeypatch, tmp_p
     assert torch.equal(weights, wanted_weights)
     assert found == wanted
     assert found[2] == 3
+
+
+def test_a_run_that_fails_leaves_no_worker(make_loop, monkeypatch):
+    """Python would wait for it as it ends, where the error holds the loop."""
+    fail_at(monkeypatch, range(1000))
+    loop = make_loop(max_steps=50, dataloader_num_workers=1)
+    with pytest.raises(UserError) as error:
+        loop.train()
+    assert "updates in a row had a loss" in str(error.value)
+    assert multiprocessing.active_children() == []
 
 
 def test_a_late_vote_ends_the_run_with_all_that_it_did(make_loop, monkeypatch):
