@@ -337,7 +337,9 @@ class ReportingSettings:
 
     _argument_group_name: ClassVar[str] = "reporting"
 
-    logging_steps: Annotated[int, AT_LEAST_1] = _setting("Updates between two log rows.", default=100)
+    logging_steps: Annotated[int, AT_LEAST_1] = _setting(
+        "Updates between two log rows; with early_stopping_patience, each evaluation has one too.", default=100
+    )
     report_to: str = _setting(
         "A tracker that accelerate knows, such as 'tensorboard'; 'none' for none.", default="none"
     )

@@ -192,7 +192,7 @@ class TrainingLoop:
         progress.epoch, progress.position, progress.epoch_length = update.epoch, update.index, update.epoch_length
         self.unread.append(Unread(progress.step, update, result))
         wants_stop, wants_save = self.read_results(leave=int(self.reads_late and not self.needs_result()))
-        if progress.step % self.logging_steps == 0 or progress.step == self.optimization.max_steps:
+        if self.log_is_due():
             self.log(rate)
         if wants_save:
             wants_stop = self.read_results()[0] or wants_stop
@@ -344,6 +344,12 @@ class TrainingLoop:
             }
         )
         progress.sums, self.last_log_time, self.tokens_before = Sums(), now, 0.0
+
+    def log_is_due(self) -> bool:
+        """Return whether a row is due after this update, which may be the last, also where early stopping decides."""
+        step = self.progress.step
+        may_stop = self.run.early_stopping_patience is not None and step % self.run.eval_steps == 0
+        return may_stop or step % self.logging_steps == 0 or step == self.optimization.max_steps
 
     def save_is_due(self) -> bool:
         """Return whether a checkpoint is due after this update; by minutes, only the main process knows."""

@@ -351,6 +351,20 @@ def test_a_run_that_has_stopped_early_stays_stopped_when_resumed(make_loop, monk
     assert again.progress.step == 4
 
 
+@pytest.mark.parametrize("save_steps", [0, 2])
+def test_a_run_that_stops_early_logs_all_its_updates_once(make_loop, monkeypatch, save_steps):
+    stops = {"max_steps": 50, "eval_steps": 2, "early_stopping_patience": 1, "logging_steps": 100}
+    loop = make_loop(**stops, save_steps=save_steps)
+    monkeypatch.setattr(loop, "evaluate", lambda split: SimpleNamespace(nll=loop.progress.step))
+    loop.train()
+    logged = rows(loop)
+    assert [row["step"] for row in logged] == [2, 4]
+    again = make_loop(**stops, save_steps=save_steps, resume_from_checkpoint="latest")
+    monkeypatch.setattr(again, "evaluate", loop.evaluate)
+    again.train()
+    assert rows(again) == logged
+
+
 def test_a_run_that_is_resumed_from_its_best_weights_does_not_save_them_again(make_loop, monkeypatch):
     stops = {"max_steps": 4, "eval_steps": 2, "early_stopping_patience": 2}
     loop = make_loop(**stops)
