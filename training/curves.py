@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> None:
     """List the runs, or do them and write the curves."""
     options, flags = parse(arguments)
     settings = parse_settings([str(options.recipe), *flags])
+    command.check_translates(settings.data)
     command.check_starts_anew(settings.model)
     steps, last = settings.run.eval_steps, settings.optimization.max_steps - 1
     if not 1 <= steps <= last:

@@ -43,7 +43,9 @@ SET_BY_THE_TABLE = {
 def main(arguments: list[str]) -> None:
     """List the systems, or train them, translate with them and write the table."""
     options, flags = parse(arguments)
-    plan = Plan(choose("systems", options.systems, SYSTEMS), options, flags)
+    systems = choose("systems", options.systems, SYSTEMS)
+    command.check_translates(systems[0].settings(*flags).data)
+    plan = Plan(systems, options, flags)
     if options.list:
         print(list_plan(plan))
         return

@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> None:
     """List the rows, or train them and write the table."""
     options, flags = parse(arguments)
     rows = choose("rows", options.rows, ROWS)
+    command.check_translates(rows[0].settings(*flags).data)
     runs = {row.name: [make_run(row, seed, options, flags) for seed in options.seeds] for row in rows}
     described = [describe_row(row, options.scale, runs[row.name][0]) for row in rows]
     for description in described:

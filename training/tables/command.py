@@ -11,10 +11,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.machine import usable_cores
 from training.recipe import NAMES, describe_unknown, names_of
-from training.settings import ModelSettings
+from training.settings import DataSettings, ModelSettings
 from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.errors import UserError
+from vaswani.models.trees_vaswani import TREES
 
 
 # Flags of run.py that each of them sets itself, and why.
@@ -61,6 +62,15 @@ def check_starts_anew(model: ModelSettings) -> None:
         raise UserError(
             f"model_name_or_path={model.model_name_or_path!r} must not stand in the recipe: all runs begin with new "
             "weights"
+        )
+
+
+def check_translates(data: DataSettings) -> None:
+    """Refuse runs that learn to parse, where translations are scored."""
+    if data.target_lang == TREES:
+        raise UserError(
+            f"target_lang={TREES!r} must be a language, since translations are scored: training/table4.py is for "
+            "parsers"
         )
 
 

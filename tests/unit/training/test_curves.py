@@ -34,6 +34,7 @@ def test_the_runs_are_listed(capsys):
         (["--config_name", "demo"], "--config_name is no flag of the whole table: --configs names the models"),
         (["--max_stepps", "5"], "unknown flag '--max_stepps': the nearest known one is 'max_steps'"),
         (["--jobs", "99"], "jobs=99 must be at least 1"),
+        (["--target_lang=tree", "--list"], "target_lang='tree' must be a language, since translations are scored"),
     ],
 )
 def test_bad_flags_are_one_sentence(flags, sentence):

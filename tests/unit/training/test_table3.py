@@ -30,6 +30,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--jobs", "0"], "jobs=0 must be at least 1"),
         (["--json"], "--json says how --list prints the rows: give both"),
         (["--scale", "0.3"], "scale=0.3 must be a multiple"),
+        (["--target_lang=tree", "--list"], "target_lang='tree' must be a language, since translations are scored"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_trained(flags, message, tmp_path):
