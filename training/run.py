@@ -20,6 +20,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from training.checkpoints.fingerprint import run_fingerprint
 from training.checkpoints.manager import CheckpointManager
+from training.data.bpe_dropout import DroppingEncoder
+from training.data.loader import curriculum
 from training.data.preparation import Prepared, describe_counts, lengths, prepare
 from training.machine import usable_cores
 from training.publishing.folder import publish
@@ -76,6 +78,7 @@ def train_and_publish(
     repository: str | None = None,
 ) -> None:
     """Train a model, evaluate it and publish it, in a directory that no other run writes to, and on the Hub."""
+    check_first_epoch(prepared, settings)
     directory = Path(settings.run.output_dir)
     logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
@@ -188,6 +191,19 @@ def prepare_once(settings: TrainingSettings, accelerator: Accelerator) -> Prepar
         accelerator.wait_for_everyone()
     assert prepared is not None
     return prepared
+
+
+def check_first_epoch(prepared: Prepared, settings: TrainingSettings) -> None:
+    """Refuse settings that do not fit the data, before the results of an earlier run make room for those of this one.
+
+    Raises
+    ------
+    UserError
+        If the curriculum leaves no pair, or the tokenizer has no BPE-dropout.
+    """
+    curriculum(lengths(prepared.encoded["train"]), settings.optimization, epoch=0)
+    if settings.data.bpe_dropout is not None:
+        DroppingEncoder(prepared.tokenizer, settings.data.bpe_dropout, settings.optimization.seed)
 
 
 def describe_origin(origin: dict[str, str], direction: str) -> str:

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
+from datasets import Dataset
 from flat_settings import make_settings
+from tokenizers import Tokenizer, models
 
 from training import run
 from training.data.preparation import Prepared
 from training.settings import ROOT
 from vaswani.errors import UserError
+from vaswani.tokenization import wrap_tokenizer
 
 
 def test_a_mistake_is_one_sentence_and_no_traceback(monkeypatch):
@@ -138,3 +141,18 @@ def test_what_the_model_cannot_do_is_refused_before_anything_begins(flags, sente
     monkeypatch.setattr(run, "start_accelerator", lambda settings: pytest.fail("it began"))
     with pytest.raises(UserError, match=sentence):
         run.main(["--dataset_name=x", "--source_lang=en", "--target_lang=de", *flags])
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"curriculum_epochs": 1, "curriculum_length": 2}, "curriculum_length=2 leaves no pair to train on"),
+        ({"bpe_dropout": 0.1}, r"bpe_dropout=0\.1 needs a tokenizer that divides text into words"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused_while_an_earlier_run_is_whole(flags, sentence, monkeypatch):
+    monkeypatch.setattr(run, "Logbook", lambda *given: pytest.fail("it began"))
+    tokenizer = wrap_tokenizer(Tokenizer(models.WordLevel({"</s>": 0, "<pad>": 1}, unk_token="<pad>")))
+    encoded = {"train": Dataset.from_dict({"source_length": [3], "target_length": [5]})}
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        run.train_and_publish(None, {}, Prepared({}, tokenizer, encoded, {}), make_settings(**flags), None)
