@@ -23,9 +23,10 @@ srun bash -c 'exec torchrun \
     --master_addr "$first" --master_port 29500 \
     training/run.py "$@" --resume_from_checkpoint latest' run "$@"
 
-# A run that was only interrupted leaves no model yet.
+# A run that was only interrupted leaves no model yet, or that of its recipe before it was extended.
 output_dir=$(python -c 'import sys; from training.recipe import parse_settings
 print(parse_settings(sys.argv[1:]).run.output_dir)' "$@") || exit
-if [ ! -e "$output_dir/model/README.md" ] && ls -d "$output_dir"/checkpoints/*-interrupted > /dev/null 2>&1; then
+if ! { [ -e "$output_dir/model/README.md" ] && cmp -s "$output_dir"{,/model}/recipe.toml; } \
+    && ls -d "$output_dir"/checkpoints/*-interrupted > /dev/null 2>&1; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

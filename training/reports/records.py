@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from training.tables.cost import flops_per_target_token
 from training.tables.metrics import seconds_of_training
 from training.trainer.logbook import OUTPUTS
+from training.trainer.run_directory import is_finished
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
 from vaswani.record import is_recorded, read_row
@@ -90,8 +91,8 @@ class RunRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has published its model."""
-        return (self.directory / "model" / "README.md").exists()
+        """Whether it has published its model, and has not been extended since."""
+        return is_finished(self.directory)
 
     @property
     def target_tokens(self) -> int:

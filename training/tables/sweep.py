@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from training.settings import ROOT, TrainingSettings
 from training.trainer.loop import NOT_FINITE
-from training.trainer.run_directory import changed_settings
+from training.trainer.run_directory import changed_settings, is_finished
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted, Interruption
 from vaswani.record import read_metrics
@@ -60,8 +60,8 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has published its model."""
-        return (self.directory / "model" / "README.md").exists()
+        """Whether it has published its model, and has not been extended since."""
+        return is_finished(self.directory)
 
     @property
     def where_and_when(self) -> str:

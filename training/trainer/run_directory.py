@@ -1,5 +1,6 @@
 """The output directory of a run: who may write to it, and what it holds already."""
 
+import filecmp
 import os
 import socket
 import sys
@@ -126,6 +127,14 @@ def check_output_dir(settings: TrainingSettings) -> None:
             f"{name} already holds a run of {recipe}{', without a checkpoint' if which else ''}: choose another "
             f"directory, {resume}or replace that run with --overwrite_output_dir"
         )
+
+
+def is_finished(directory: Path) -> bool:
+    """Return whether a run has published its model, and has not been extended since: that changes its recipe."""
+    model = directory / "model"
+    return (model / "README.md").exists() and filecmp.cmp(
+        directory / "recipe.toml", model / "recipe.toml", shallow=False
+    )
 
 
 def changed_settings(directory: Path, settings: TrainingSettings, free: Collection[str] = ()) -> list[str]:

@@ -1,6 +1,7 @@
 """Runs that look as if they had finished with figures that a test gives; and an evaluation of parses."""
 
 import json
+import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ def finish() -> Callable[..., None]:
         (run.directory / "recipe.toml").write_text(
             '[run]\nhardware = "a machine"\nprecision = "bf16"\ntorch = "2"\ndate = "today"\n'
         )
+        shutil.copy(run.directory / "recipe.toml", run.directory / "model")
 
     return write
 

@@ -65,7 +65,8 @@ def test_finished_runs_are_drawn_as_they_come(tmp_path, monkeypatch, capsys):
             rows = [row, *(scores | {"step": 5, "split": split} for split in ("validation", "validation", "test"))]
             (run.directory / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
             noted = '[run]\nhardware = "a machine"\nprecision = "no"\ntorch = "2"\ndate = "today"\n'
-            (run.directory / "recipe.toml").write_text(noted)
+            for folder in (run.directory, run.directory / "model"):
+                (folder / "recipe.toml").write_text(noted)
             when_done(run)
 
     monkeypatch.setattr(sweep, "run_all", train)

@@ -54,18 +54,26 @@ def test_run_is_started_on_each_machine_and_resumes(submit, tmp_path):
     ]  # fmt: skip
 
 
+def published(steps: int, extended_to: int) -> dict[str, str]:
+    """Return what tells that a run has published its model, and the recipe that it was resumed with since."""
+    given = {"model/README.md": "", "model/recipe.toml": f"max_steps = {steps}"}
+    return given | {"recipe.toml": f"max_steps = {extended_to}"}
+
+
 @pytest.mark.parametrize(
     ("left", "is_requeued"),
     [
-        (["checkpoints/step-0000600-interrupted"], True),
-        (["checkpoints/step-0000600-interrupted", "model/README.md"], False),
-        (["checkpoints/step-0000600"], False),
-        ([], False),
+        ({"checkpoints/step-0000600-interrupted/state.json": "", "recipe.toml": "max_steps = 700"}, True),
+        ({"checkpoints/step-0000600-interrupted/state.json": "", **published(600, extended_to=600)}, False),
+        ({"checkpoints/step-0000600-interrupted/state.json": "", **published(600, extended_to=700)}, True),
+        ({"checkpoints/step-0000600/state.json": ""}, False),
+        ({}, False),
     ],
 )
 def test_run_that_was_interrupted_is_put_back_into_the_queue(submit, tmp_path, left, is_requeued):
-    for path in left:
-        (tmp_path / "a run" / path).mkdir(parents=True)
+    for path, text in left.items():
+        (tmp_path / "a run" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a run" / path).write_text(text)
     calls = submit("training/recipes/base-en-de.toml", "--output_dir", str(tmp_path / "a run"))
     said = (calls / "scontrol").read_text().split() if (calls / "scontrol").exists() else []
     assert said == (["requeue", "17"] if is_requeued else [])

@@ -81,7 +81,8 @@ def test_finished_parsers_are_scored_beside_the_floors(treebank, parses, tmp_pat
             rows = [{"step": 5, "target_tokens": 4000, "target_tokens_per_second": 500.0}, parses.to_row()]
             (run.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             noted = '[run]\nhardware = "a machine"\nprecision = "no"\ntorch = "2"\ndate = "today"\n'
-            (run.directory / "recipe.toml").write_text(noted)
+            for folder in (run.directory, run.directory / "model"):
+                (folder / "recipe.toml").write_text(noted)
             when_done(run)
 
     monkeypatch.setattr(sweep, "run_all", train)

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         if finished:
             (folder / "model").mkdir()
             (folder / "model" / "README.md").touch()
+            shutil.copy(folder / "recipe.toml", folder / "model")
         return folder
 
     return make

@@ -22,6 +22,14 @@ def test_the_time_that_is_left_is_that_of_the_updates_so_far(make_run):
     assert run.seconds_left == 36.0
 
 
+def test_a_finished_run_that_is_extended_is_under_way(make_run):
+    directory = make_run()
+    recipe = directory / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("max_steps = 6", "max_steps = 15"))  # as resuming writes it
+    [run] = read_runs([directory])
+    assert (run.is_finished, run.seconds_left) == (False, 36.0)
+
+
 def test_outputs_stand_in_the_order_of_training_the_last_at_the_end(make_run):
     [run] = read_runs([make_run()])
     found = run.outputs("validation")

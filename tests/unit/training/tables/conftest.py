@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def finished_row(planned_run: Callable[[str], Run]) -> Callable[..., Run]:
             'dataset_name = "grammar"\nsource_lang = "en"\ntarget_lang = "de"\nvocab_size = 9\nseed = 1\n'
             '[run]\nhardware = "a machine"\nprecision = "bf16"\ntorch = "2"\ndate = "today"\n'
         )
+        shutil.copy(run.directory / "recipe.toml", run.directory / "model")
         return run
 
     return make

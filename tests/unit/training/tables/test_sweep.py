@@ -60,9 +60,12 @@ def test_progress_is_the_share_of_the_updates_that_are_logged(planned_run, finis
     (run.directory / "metrics.jsonl").write_text('{"step": 2}\n{"step": 4}\n{"step": 3}\n{"step": 9')
     assert run.share_done() == 0.4  # of 10; the last line is torn
     (run.directory / "model").mkdir()
-    (run.directory / "model" / "README.md").touch()
+    for name in ("recipe.toml", "model/recipe.toml", "model/README.md"):
+        (run.directory / name).touch()
     assert run.share_done() == 1.0  # it stopped early
     assert finished_row("base", 5.0, 20.0, 30.0).share_done() == 1.0
+    (run.directory / "recipe.toml").write_text("max_steps = 10")  # it was extended since
+    assert run.share_done() == 0.4
 
 
 def test_what_a_killed_run_repeats_does_not_count_as_a_negative_rate(planned_run):
