@@ -8,6 +8,7 @@ accelerate launch training/run.py --help
 """
 
 import shutil
+import signal
 import sys
 import warnings
 from datetime import timedelta
@@ -18,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
+from training.checkpoints.files import list_checkpoints
 from training.checkpoints.fingerprint import run_fingerprint
 from training.checkpoints.manager import CheckpointManager
 from training.data.bpe_dropout import DroppingEncoder
@@ -66,7 +68,12 @@ def main(arguments: list[str]) -> None:
             (settings.data.source_lang, settings.data.target_lang),
             settings.run.attn_implementation,
         )
-        train_and_publish(model, origin, prepared, settings, accelerator, repository)
+        try:
+            train_and_publish(model, origin, prepared, settings, accelerator, repository)
+        except KeyboardInterrupt:
+            if not list_checkpoints(Path(settings.run.output_dir) / "checkpoints"):
+                raise
+            raise KeyboardInterrupt(how_to_resume(Path(settings.run.output_dir))) from None
 
 
 def train_and_publish(
@@ -218,6 +225,12 @@ def how_to_resume(directory: Path) -> str:
     return f"accelerate launch training/run.py {directory / 'recipe.toml'} --resume_from_checkpoint latest"
 
 
+def describe_end(resume: str | None = None) -> str:
+    """Say that Ctrl-C ended a run outside of its training, and with which command to go on."""
+    said = "\nEnded (SIGINT) before the work was done"
+    return said if resume is None else f"{said}. To resume:\n  {resume}"
+
+
 def how_to_use(folder: Path, sentence: str, task: str = "translation") -> str:
     """Say in two lines how to use a published folder."""
     return (
@@ -231,3 +244,6 @@ if __name__ == "__main__":
         main(sys.argv[1:])
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt as ended:
+        print(describe_end(*ended.args), file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)

@@ -27,6 +27,34 @@ def test_a_mistake_is_one_sentence_and_no_traceback(monkeypatch):
     assert str(ended.value.code).startswith("error: source_lang is missing")
 
 
+def test_ctrl_c_before_the_first_update_is_one_sentence_and_no_traceback(monkeypatch, capsys):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("training.recipe.parse_settings", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "training" / "run.py"), run_name="__main__")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "\nEnded (SIGINT) before the work was done\n"
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_ctrl_c_behind_a_checkpoint_says_how_to_resume(is_saved, monkeypatch, tmp_path):
+    def interrupt(*given):
+        if is_saved:
+            (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "prepare_once", lambda *given: SimpleNamespace(tokenizer=None))
+    monkeypatch.setattr(run, "build_model", lambda *given: None)
+    monkeypatch.setattr(run, "train_and_publish", interrupt)
+    flags = ["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}"]
+    with pytest.raises(KeyboardInterrupt) as ended:
+        run.main(flags)
+    resume = f". To resume:\n  {run.how_to_resume(tmp_path)}" if is_saved else ""
+    assert run.describe_end(*ended.value.args) == f"\nEnded (SIGINT) before the work was done{resume}"
+
+
 def test_a_start_needs_neither_the_compiler_nor_pictures():
     program = """if True:
         import sys, training.run
