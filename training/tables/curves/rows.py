@@ -47,8 +47,13 @@ def make_rows(shares: Sequence[float], configs: Sequence[str]) -> list[Row]:
     Raises
     ------
     UserError
-        If something is named twice.
+        If something is named twice, or two shares have one name.
     """
+    if len({f"{100 * share:g}" for share in (*shares, 1.0)}) < len({*shares, 1.0}):
+        raise UserError(
+            f"shares={','.join(map(str, shares))!r} must differ when rounded to six digits, from 1 too, which always "
+            "has a run"
+        )
     rows = [Row(share, configs[0]) for share in sorted({*shares, 1.0})] + [Row(1.0, config) for config in configs[1:]]
     if len({row.folder for row in rows}) < len(rows):
         raise UserError(f"configs={','.join(configs)!r} must be different names")

@@ -17,6 +17,12 @@ def test_two_models_of_one_name_are_refused():
         make_rows([0.5], ["a/small", "b/small"])
 
 
+@pytest.mark.parametrize("shares", [[0.3333333, 0.3333334], [0.9999999]])
+def test_two_shares_of_one_name_are_refused(shares):
+    with pytest.raises(UserError, match=f"^shares='{','.join(map(str, shares))}' must differ when rounded to six"):
+        make_rows(shares, ["demo"])
+
+
 def test_a_run_is_the_recipes_with_its_text_model_and_folder(settings, tmp_path):
     run = make_run(Row(0.5, "multi30k-en-de"), settings, tmp_path / "out")
     data, model = run.settings.data, run.settings.model
