@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     accelerator = start_accelerator(settings)
     repository = None
     if settings.reporting.push_to_hub and accelerator.is_main_process:
-        repository = open_repository(settings.reporting.hub_model_id or Path(settings.run.output_dir).name)
+        repository = open_repository(settings.model_name)
     with claim_output_dir(settings, accelerator):
         start_trackers(settings, accelerator)
         set_seed(settings.optimization.seed)

@@ -360,6 +360,11 @@ class TrainingSettings:
     run: RunSettings = field(default_factory=RunSettings)
     reporting: ReportingSettings = field(default_factory=ReportingSettings)
 
+    @property
+    def model_name(self) -> str:
+        """What the model is called on the Hub and in its card."""
+        return self.reporting.hub_model_id or Path(self.run.output_dir).resolve().name
+
     def values(self) -> dict[str, Any]:
         """Return every setting by its name."""
         return {name: value for part in asdict(self).values() for name, value in part.items()}

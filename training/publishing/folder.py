@@ -72,7 +72,7 @@ def write_card(
     data = settings.data
     languages = [data.source_lang, data.target_lang]
     run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
-    name = settings.reporting.hub_model_id or Path(settings.run.output_dir).name
+    name = settings.model_name
     training_text, is_parser = _training_text(data), data.target_lang == TREES
     dataset = data.dataset_name if _is_hub_name(data.dataset_name) else None
     card_data = ModelCardData(

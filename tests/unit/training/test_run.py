@@ -136,6 +136,17 @@ def test_a_tracker_that_is_not_installed_is_refused_in_a_sentence(monkeypatch):
             run.start_accelerator(make_settings(report_to=name))
 
 
+def test_the_repository_of_a_run_in_the_working_directory_has_its_name(monkeypatch, tmp_path):
+    def end(name: str):
+        raise UserError(name)
+
+    monkeypatch.setattr(run, "open_repository", end)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"^mine$"):
+        run.main(["--dataset_name=x", "--source_lang=en", "--target_lang=de", "--output_dir=.", "--push_to_hub"])
+
+
 def test_data_is_prepared_once_in_a_process(monkeypatch):
     calls = []
     monkeypatch.setattr(run, "prepare", lambda *given: calls.append(given) or Prepared({}, None, {}, {}))

@@ -53,6 +53,18 @@ def test_the_folder_is_that_of_the_run_with_its_recipe(published, tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("output_dir", "hub_model_id", "name"), [(".", None, "here"), ("runs/mine", None, "mine"), (".", "me/it", "me/it")]
+)
+def test_the_name_is_that_on_the_hub_or_that_of_the_directory(
+    published, tmp_path, monkeypatch, output_dir, hub_model_id, name
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    _, front, _ = published(output_dir=output_dir, hub_model_id=hub_model_id)
+    assert front["model-index"][0]["name"] == name
+
+
 def test_the_front_matter_names_data_languages_and_every_evaluation(published, evaluation):
     validation = dataclasses.replace(evaluation, split="validation", sacrebleu=30.3)
     _, front, _ = published([validation, evaluation], hub_model_id="me/model")
