@@ -131,10 +131,9 @@ def check_output_dir(settings: TrainingSettings) -> None:
 
 def is_finished(directory: Path) -> bool:
     """Return whether a run has published its model, and has not been extended since: that changes its recipe."""
-    model = directory / "model"
-    return (model / "README.md").exists() and filecmp.cmp(
-        directory / "recipe.toml", model / "recipe.toml", shallow=False
-    )
+    model, recipes = directory / "model", [directory / "recipe.toml", directory / "model" / "recipe.toml"]
+    is_extended = all(recipe.exists() for recipe in recipes) and not filecmp.cmp(*recipes, shallow=False)
+    return (model / "README.md").exists() and not is_extended
 
 
 def changed_settings(directory: Path, settings: TrainingSettings, free: Collection[str] = ()) -> list[str]:
