@@ -21,9 +21,19 @@ def whole_file(path: Path) -> Generator[Path, None, None]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")  # a name that no other process writes to
     try:
         yield unfinished
+        give_usual_mode(unfinished)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def give_usual_mode(path: Path) -> None:
+    """Let those read a file, or the files of a folder, who may read any new file: safetensors writes for its owner."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in [path] if path.is_file() else path.rglob("*"):
+        if file.is_file():
+            file.chmod(file.stat().st_mode | (0o666 & ~mask))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -63,6 +73,7 @@ def new_folder(path: Path, name: str = "output") -> Generator[Path, None, None]:
     try:
         yield unfinished
         unfinished.chmod(0o755)
+        give_usual_mode(unfinished)
         unfinished.rename(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from training.data.preparation import describe_counts
 from training.settings import GRAMMAR, ROOT, DataSettings, TrainingSettings, has_configurations
 from vaswani.card import END_OF_TABLE, eval_results, table_row
+from vaswani.files import give_usual_mode
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
 from vaswani.results import Evaluation
@@ -57,6 +58,7 @@ def publish(
     tokenizer.save_pretrained(folder)
     shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
     write_card(model, tokenizer, settings, counts, results, folder)
+    give_usual_mode(folder)
     return folder
 
 

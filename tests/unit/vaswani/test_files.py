@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 
 from vaswani import files
 from vaswani.errors import UserError
-from vaswani.files import new_folder, write_text
+from vaswani.files import new_folder, whole_file, write_text
 
 
 def test_it_takes_its_name_at_the_end(tmp_path):
@@ -17,6 +17,18 @@ def test_it_takes_its_name_at_the_end(tmp_path):
         assert not wanted.exists()
     assert (wanted / "file").read_text() == "whole"
     assert [path.name for path in wanted.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_that_only_their_owner_reads_get_the_mode_of_any_new_file(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        with new_folder(tmp_path / "new") as folder, whole_file(tmp_path / "file") as file:
+            for path in (folder / "weights", file):
+                path.touch(0o600)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new" / "weights", tmp_path / "file")} == {mode}
 
 
 @contextmanager

@@ -51,6 +51,7 @@ def test_the_folder_is_that_of_the_run_with_its_recipe(published, tmp_path):
     assert {"config.json", "model.safetensors", "tokenizer.json", "modeling_vaswani.py"} <= {
         path.name for path in folder.iterdir()
     }
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
 
 
 @pytest.mark.parametrize(
