@@ -66,7 +66,7 @@ class TranslatorPreTrainedModel(PreTrainedModel):
 
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        """What transformers' tools call a model with to see whether it works: the first ids of a pair."""
+        """(1, 4) ids of either side, with which transformers' tools see whether a model works."""
         ids = torch.arange(min(4, self.config.vocab_size), device=self.device)[None]
         return {"input_ids": ids, "decoder_input_ids": ids}
 

@@ -159,8 +159,8 @@ def score(
     target_lang = None if tokenized else target_lang
     bleu, lowercased = todays_bleu(lowercase, tokenized), todays_bleu(True, tokenized)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
-    cased = str.lower if lowercase else str
-    matches = sum(cased(one) == cased(other) for one, other in zip(hypotheses, references, strict=True))
+    compared = str.lower if lowercase else str
+    matches = sum(compared(one) == compared(other) for one, other in zip(hypotheses, references, strict=True))
     row = {
         "sacrebleu": bleu.corpus_score(hypotheses, [references]).score,
         "sacrebleu_lowercased": lowercased.corpus_score(hypotheses, [references]).score,

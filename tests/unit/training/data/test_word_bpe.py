@@ -41,6 +41,7 @@ def test_sentences_come_back_and_unknown_characters_do_not(tokenizer):
     ids = tokenizer("der ☃").input_ids
     assert ids[-2:] == [tokenizer.unk_token_id, tokenizer.eos_token_id] == [1, 0]
     assert 0 not in tokenizer("a </s> b").input_ids[:-1]  # text that reads "</s>" is text
+    assert tokenizer("der", "hund").input_ids == tokenizer("der hund").input_ids
 
 
 def test_the_special_tokens_stand_where_those_of_our_own_vocabulary_do(codes, tokenizer, tmp_path):

@@ -86,6 +86,7 @@ def test_an_output_is_resumed_after_its_lines():
         ("a", ["--picture", "nowhere/out.svg"], "picture='nowhere/out.svg' cannot be written"),
         ("a", ["--picture", "out.svg", "--gold", "out.svg"], "picture='out.svg' is the file of gold too"),
         ("a", ["--picture", "out.svg", "--output", "out.svg"], "picture='out.svg' is the output too"),
+        ("a", ["--picture", "in.svg", "--input", "in.svg"], "picture='in.svg' is the input too"),
     ],
 )
 def test_bad_input_is_one_sentence(lines, flags, message, capsys):
