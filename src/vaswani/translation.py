@@ -9,12 +9,12 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
-from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError, first_line
 from .models.allowed_tokens_vaswani import AllowedTokens
-from .models.decoding_vaswani import PAPERS_DECODING, DecodingSettings
-from .models.generation_vaswani import length_arguments, max_positions, output_limit
+from .models.decoding_vaswani import PAPERS_DECODING
+from .models.generation_vaswani import length_arguments, max_positions
 from .models.search_vaswani import step_between_sizes
 from .workers import Pool, choose_workers
 
@@ -268,8 +268,6 @@ def _generate(
     """Translate one batch: n hypotheses of its first sentence, n of its second, ..."""
     given = generate_kwargs | length_arguments(model, inputs["input_ids"].shape[1], generate_kwargs)
     try:
-        if given.get("output_scores") and hasattr(model, "has_own_search"):
-            given |= _own_limits(model, inputs["attention_mask"].sum(1).tolist(), given)
         output = model.generate(**inputs, **given)
     except ValueError as error:  # arguments that it does not take
         raise UserError(first_line(error)) from error
@@ -290,34 +288,6 @@ def _too_large(sentences: int, length: int) -> UserError:
         return UserError(f"{what} more memory than there is: max_batch_tokens, num_beams or workers must be lower")
     what = f"a sentence of {length:,} tokens needs"
     return UserError(f"{what} more memory than there is: it must be shorter, or num_beams or workers lower")
-
-
-class OwnLimits(StoppingCriteria):
-    """Ends each of B translations at its own limit, which the search that is left to transformers has for all alike.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Most tokens of each translation, the decoder's start included.
-    """
-
-    def __init__(self, lengths: Sequence[int]):
-        self.lengths = torch.tensor(lengths)
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Tell which of (R, T) translations, R / B of each sentence, are as long as they may be."""
-        lengths = self.lengths.to(input_ids.device)
-        return input_ids.shape[1] >= lengths.repeat_interleave(len(input_ids) // len(lengths))
-
-
-def _own_limits(model: PreTrainedModel, source_lengths: Sequence[int], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument of ``generate()`` by which scored translations without beams are limited one by one."""
-    settings = DecodingSettings.read(call, call.get("generation_config"), model.generation_config)
-    extra, least = settings.extra_target_tokens, max(settings.min_new_tokens, settings.min_length - 1)
-    if settings.num_beams > 1 or extra is None:
-        return {}
-    lengths = [1 + output_limit(model.config, length, extra, least=least) for length in source_lengths]
-    return {"stopping_criteria": [*(call.get("stopping_criteria") or []), OwnLimits(lengths)]}
 
 
 def _scores(model: PreTrainedModel, output: Any) -> list[float]:

@@ -94,7 +94,7 @@ class DecodingSettings:
         Whether a ModelOutput, or more than one translation of a sentence, is asked for.
     min_length, min_new_tokens : int
         The least tokens of an output, with its prefix or without.
-    suppress_tokens, eos_token_ids : tuple of int
+    suppress_tokens, eos_token_ids, forced_eos_token_ids : tuple of int
     compile_config : CompileConfig or None
         What is to be compiled with, unless `disable_compile` says that nothing is.
     """
@@ -110,6 +110,7 @@ class DecodingSettings:
     min_new_tokens: int
     suppress_tokens: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
+    forced_eos_token_ids: tuple[int, ...]
     compile_config: CompileConfig | None
 
     @classmethod
@@ -154,7 +155,6 @@ class DecodingSettings:
             raise ValueError(f"suppress_tokens={suppressed!r} must be a list of ids")
         names = dict.fromkeys(name for level in levels for name in level)
         unknown = (name for name in names if name not in OURS | ABOUT_OTHERS)
-        ends = get("eos_token_id")
         return cls(
             num_beams=get("num_beams") or 1,
             length_penalty_alpha=_read_alpha(levels),
@@ -166,7 +166,8 @@ class DecodingSettings:
             min_length=get("min_length") or 0,
             min_new_tokens=get("min_new_tokens") or 0,
             suppress_tokens=() if suppressed is None else tuple(map(int, suppressed)),
-            eos_token_ids=() if ends is None else tuple(torch.as_tensor(ends).flatten().tolist()),
+            eos_token_ids=_read_ids(get("eos_token_id")),
+            forced_eos_token_ids=_read_ids(get("forced_eos_token_id")),
             compile_config=None if get("disable_compile") else get("compile_config"),
         )
 
@@ -231,6 +232,10 @@ def _read_alpha(levels: list[Mapping[str, Any]]) -> float | None:
         if "length_penalty_alpha" in level:
             return None if alpha is None else float(alpha)
     return PAPERS_DECODING["length_penalty_alpha"]
+
+
+def _read_ids(ids: Any) -> tuple[int, ...]:
+    return () if ids is None else tuple(torch.as_tensor(ids).flatten().tolist())
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

@@ -23,7 +23,7 @@ from transformers.utils import logging
 from .allowed_tokens_vaswani import AllowedTokens
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config
 from .fusion_vaswani import AS_WRITTEN, Fused
-from .scorer_vaswani import Scorer, with_ends_forced_at
+from .scorer_vaswani import EndAtLimit, ForcedEndAtLimit, Scorer
 from .search_vaswani import DecoderState, PapersRules, SearchState, TransformersRules, beam_search, greedy_search
 
 
@@ -97,21 +97,22 @@ class VaswaniGenerationMixin(GenerationMixin):
         if not set(banned) <= {*settings.suppress_tokens, *settings.eos_token_ids}:
             # Its row of the softmax matrix is zero, so its logit is 0, which could well be the highest.
             changes["suppress_tokens"] = [*settings.suppress_tokens, *banned]
-        extra, source = settings.extra_target_tokens, source_length(inputs, kwargs)
-        if extra is not None:
-            configs = generation_config, self.generation_config, self.config
-            starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
-            start = next((id for id in (kwargs.get("decoder_start_token_id"), *starts) if id is not None), None)
-            prefix = prefix_length(kwargs.get("decoder_input_ids"), start)
-            least = max(settings.min_new_tokens, settings.min_length - prefix)
-            changes["max_length"] = prefix + output_limit(self.config, source, extra, prefix, least)
+        padding = [id for id in banned if id not in settings.eos_token_ids]
+        limits = self._limits(settings, source_lengths(inputs, kwargs, *padding), kwargs, generation_config)
+        if limits is not None:
+            changes["max_length"] = int(limits.max())
+            if settings.forced_eos_token_ids:
+                forced = ForcedEndAtLimit(settings.forced_eos_token_ids, limits)
+                kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or []), forced]
         search = choose_search(settings)
         if search is not None:
             only_bans = all(type(given) is AllowedTokens for given in kwargs.get("logits_processor") or [])
             kwargs |= self._encoded(inputs, kwargs, fused)
             kwargs["custom_generate"] = functools.partial(
-                run_search, search=search, extra=extra, only_bans=only_bans, fused=fused
+                run_search, search=search, limits=limits, only_bans=only_bans, fused=fused
             )
+        elif limits is not None:
+            kwargs["stopping_criteria"] = [*(kwargs.get("stopping_criteria") or []), EndAtLimit(limits)]
         for name in ("length_penalty_alpha", "extra_target_tokens"):
             kwargs.pop(name, None)
         if generation_config is not None and changes:
@@ -139,6 +140,27 @@ class VaswaniGenerationMixin(GenerationMixin):
         if fused is None:
             return dataclasses.replace(settings, foreign=settings.foreign or "compile_config"), AS_WRITTEN
         return settings, fused
+
+    def _limits(
+        self,
+        settings: DecodingSettings,
+        lengths: torch.Tensor,
+        call: Mapping[str, Any],
+        generation_config: GenerationConfig | None,
+    ) -> torch.Tensor | None:
+        """Return the most tokens, (B,), of the outputs for sources of (B,) lengths, prefix included."""
+        if settings.extra_target_tokens is None:
+            return None
+        configs = generation_config, self.generation_config, self.config
+        starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+        start = next((id for id in (call.get("decoder_start_token_id"), *starts) if id is not None), None)
+        prefix = prefix_length(call.get("decoder_input_ids"), start)
+        least = max(settings.min_new_tokens, settings.min_length - prefix)
+        outputs = (
+            output_limit(self.config, length, settings.extra_target_tokens, prefix, least)
+            for length in lengths.tolist()
+        )
+        return torch.tensor([prefix + limit for limit in outputs])
 
     def fused(self, compile_config: CompileConfig | None) -> Fused | None:
         """Return what lies between the matrix products of the model, or None if it cannot be compiled as is asked."""
@@ -181,25 +203,23 @@ def run_search(
     stopping_criteria: Any,
     generation_config: GenerationConfig,
     search: Callable[[SearchState], Any],
-    extra: int | None,
+    limits: torch.Tensor | None,
     only_bans: bool,
     fused: Fused,
     **model_kwargs: Any,
 ) -> Any:
     """Run a search of ours on what transformers' `generate` has prepared: (R, P) `input_ids` and all that follows.
 
-    `extra` is `DecodingSettings.extra_target_tokens`; for `only_bans` see `Scorer`, for `fused` `decoder_state`.
+    `limits` are the most tokens of each sentence, (B,), prefix included; for `only_bans` see `Scorer`, for `fused`
+    `decoder_state`.
     """
     num_beams, length = generation_config.num_beams or 1, input_ids.shape[1]
     for token in generation_config.suppress_tokens or []:
         if not 0 <= token < model.config.vocab_size:
             raise ValueError(f"suppress_tokens={token} must be an id from 0 to {model.config.vocab_size - 1}")
     limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
-    if extra is not None:
-        least = max(generation_config.min_new_tokens or 0, (generation_config.min_length or 0) - length)
-        own = source_lengths(model_kwargs)[::num_beams].to(limit) + extra
-        limit = torch.minimum(limit, own.clamp(min=least))
-        logits_processor = with_ends_forced_at(limit, logits_processor, length, num_beams)
+    if limits is not None:
+        limit = torch.minimum(limit, limits.to(limit) - length)
     for processor in logits_processor:
         if isinstance(processor, AllowedTokens):
             processor.check(model.config.vocab_size)
@@ -248,12 +268,6 @@ def length_arguments(model: Any, source_length: int, call: Mapping[str, Any]) ->
     if is_limited or hasattr(model, "decoder_state"):
         return {}
     return {"max_new_tokens": output_limit(model.config, source_length, PAPERS_DECODING["extra_target_tokens"])}
-
-
-def source_lengths(model_kwargs: dict[str, Any]) -> torch.Tensor:
-    """Return the (R,) numbers of source tokens."""
-    states, mask = model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask")
-    return states.new_full(states.shape[:1], states.shape[1]) if mask is None else mask.sum(1)
 
 
 class ModelState:
@@ -362,23 +376,33 @@ def changed_loop(model: GenerationMixin) -> str | None:
     )
 
 
-def source_length(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
-    """Return S, in whichever form a call of `generate` gives the source.
+def source_lengths(
+    inputs: torch.Tensor | None, kwargs: Mapping[str, Any], pad_token_id: int | None = None
+) -> torch.Tensor:
+    """Return the numbers of source tokens, (B,), in whichever form a call of `generate` gives the source.
+
+    Without a mask, padding is what transformers takes for it: `pad_token_id`.
 
     Raises
     ------
     ValueError
         If it has no shape of a batch, or is an empty one.
     """
-    for source, axes in ((inputs, 2), (kwargs.get("input_ids"), 2), (kwargs.get("inputs_embeds"), 3)):
-        if source is not None:
-            if source.dim() != axes or not source.numel():
-                names = "(sentences, tokens)" if axes == 2 else "(sentences, tokens, d_model)"
-                raise ValueError(
-                    f"a source of shape {tuple(source.shape)} must have the shape {names}, none of them 0"
-                )
-            return source.shape[1]
-    return kwargs["encoder_outputs"][0].shape[1] if kwargs.get("encoder_outputs") is not None else 1
+    ids = kwargs.get("input_ids") if inputs is None else inputs
+    source, axes = (kwargs.get("inputs_embeds"), 3) if ids is None else (ids, 2)
+    if source is not None and (source.dim() != axes or not source.numel()):
+        names = "(sentences, tokens)" if axes == 2 else "(sentences, tokens, d_model)"
+        raise ValueError(f"a source of shape {tuple(source.shape)} must have the shape {names}, none of them 0")
+    if source is None and kwargs.get("encoder_outputs") is not None:
+        source = kwargs["encoder_outputs"][0]
+    if source is None:
+        return torch.ones(1, dtype=torch.long)
+    mask = kwargs.get("attention_mask")
+    if mask is None and ids is not None and pad_token_id is not None:
+        mask = ids != pad_token_id
+    if mask is None or mask.shape != source.shape[:2]:
+        return torch.full(source.shape[:1], source.shape[1])
+    return mask.sum(1).long()
 
 
 def prefix_length(prefix: torch.Tensor | None, start: Any) -> int:

@@ -4,12 +4,12 @@ Axis letters: see `modeling_vaswani.py`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.generation import (
-    ForcedEOSTokenLogitsProcessor,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     SuppressTokensLogitsProcessor,
@@ -153,31 +153,47 @@ class Scorer:
 
 
 class ForcedEndAtLimit(LogitsProcessor):
-    """Force `token_id` as the last token that the limit of each sentence leaves room for.
+    """Force one of `token_ids` as the last token that the limit of each sentence leaves room for.
 
     transformers' `ForcedEOSTokenLogitsProcessor` knows only one limit, that of the longest source.
+
+    Parameters
+    ----------
+    token_ids : sequence of int
+    limits : Tensor of shape (B,)
+        The most tokens of each sentence, prefix included.
     """
 
-    def __init__(self, token_id: torch.Tensor, lengths: torch.Tensor):
-        self.token_id, self.lengths = token_id, lengths
+    def __init__(self, token_ids: Sequence[int], limits: torch.Tensor):
+        self.token_ids, self.limits = torch.tensor(token_ids), limits
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the (R, V) scores for what follows the (R, T) tokens."""
-        forced = torch.full_like(scores, -math.inf).index_fill_(1, self.token_id.to(scores.device), 0)
-        return torch.where((input_ids.shape[1] + 1 >= self.lengths)[:, None], forced, scores)
+        forced = torch.full_like(scores, -math.inf).index_fill_(1, self.token_ids.to(scores.device), 0)
+        is_last = input_ids.shape[1] + 1 >= of_rows(self.limits, input_ids)
+        return torch.where(is_last[:, None], forced, scores)
 
 
-def with_ends_forced_at(
-    limit: torch.Tensor, processors: LogitsProcessorList, prefix_length: int, num_beams: int
-) -> LogitsProcessorList:
-    """Return the processors, but with forced ends at each sentence's own limit: (B,) tokens after the prefix."""
-    lengths = (limit + prefix_length).repeat_interleave(num_beams)
-    return LogitsProcessorList(
-        ForcedEndAtLimit(torch.as_tensor(processor.eos_token_id).flatten(), lengths)
-        if isinstance(processor, ForcedEOSTokenLogitsProcessor)
-        else processor
-        for processor in processors
-    )
+class EndAtLimit(StoppingCriteria):
+    """Ends each sentence at its own limit; the searches of transformers know only the longest.
+
+    Parameters
+    ----------
+    limits : Tensor of shape (B,)
+        The most tokens of each sentence, prefix included.
+    """
+
+    def __init__(self, limits: torch.Tensor):
+        self.limits = limits
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Tell which of (R, T) outputs are as long as they may be."""
+        return input_ids.shape[1] >= of_rows(self.limits, input_ids)
 
 
-__all__ = ["Scorer", "with_ends_forced_at"]
+def of_rows(limits: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    """Return the limits, (B,), for each of the (R, T) outputs, of which R / B in turn are of one sentence."""
+    return limits.to(input_ids.device).repeat_interleave(len(input_ids) // len(limits))
+
+
+__all__ = ["EndAtLimit", "ForcedEndAtLimit", "Scorer"]

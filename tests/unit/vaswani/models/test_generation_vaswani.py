@@ -242,12 +242,23 @@ def test_a_prefix_without_the_start_gets_it_and_counts_without_it(num_beams, mod
     assert found[0].shape[1] == 2 + 9
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_lengths_are_limited_by_each_source_unless_a_length_is_given(num_beams, model, source):
+DICT = {"return_dict_in_generate": True}
+OURS_AND_THEIRS = [
+    {"num_beams": 1},
+    {"num_beams": 4},
+    {"num_beams": 1, **DICT},
+    {"num_beams": 1, "do_sample": True},
+    {"num_beams": 3, "length_penalty": 0.0, "output_attentions": True, **DICT},
+]
+
+
+@pytest.mark.parametrize("how", OURS_AND_THEIRS, ids=str)
+def test_lengths_are_limited_by_each_source_unless_a_length_is_given(how, model, source):
     source["attention_mask"][1, 2:] = 0
 
     def lengths(**settings):
-        tokens = model.generate(**source, num_beams=num_beams, suppress_tokens=[0], **settings)
+        tokens = model.generate(**source, **how, suppress_tokens=[0], **settings)
+        tokens = getattr(tokens, "sequences", tokens)
         return (tokens[:, 1:] != model.config.pad_token_id).sum(1).tolist()
 
     assert lengths() == [55, 52, 55]
@@ -385,20 +396,35 @@ def test_an_encoder_of_ones_own_encodes(model, source, monkeypatch):
     assert not torch.equal(model.generate(**source, **how).sequences_scores, before)
 
 
+@pytest.mark.parametrize("how", OURS_AND_THEIRS, ids=str)
 @pytest.mark.parametrize("start", [[22], [22, 1, 2]], ids=["no prefix", "a prefix"])
-def test_a_forced_end_comes_at_each_sentences_own_limit(start, model, source):
+def test_a_forced_end_comes_at_each_sentences_own_limit(start, how, model, source):
     source["attention_mask"][1, 2:] = 0
-    prefix = torch.tensor([start] * 3)
-    for num_beams in (1, 4):
-        tokens = model.generate(
-            **source,
-            decoder_input_ids=prefix,
-            num_beams=num_beams,
-            extra_target_tokens=1,
-            sequence_bias={(0,): -99.0},
-            forced_eos_token_id=0,
-        )
-        assert tokens[:, len(start) :].eq(0).nonzero().tolist() == [[0, 5], [1, 2], [2, 5]]
+    tokens = model.generate(
+        **source,
+        **how,
+        decoder_input_ids=torch.tensor([start] * 3),
+        extra_target_tokens=1,
+        sequence_bias={(0,): -99.0},
+        forced_eos_token_id=0,
+    )
+    tokens = getattr(tokens, "sequences", tokens)
+    assert tokens[:, len(start) :].eq(0).nonzero().tolist() == [[0, 5], [1, 2], [2, 5]]
+
+
+@pytest.mark.parametrize("how", OURS_AND_THEIRS, ids=str)
+def test_without_a_mask_padding_does_not_count_for_the_limit(how, model, source):
+    source["input_ids"][1, 2:] = 22
+    del source["attention_mask"]
+    found = model.generate(**source, **how, suppress_tokens=[0], extra_target_tokens=0)
+    found = getattr(found, "sequences", found)
+    assert (found[:, 1:] != 22).sum(1).tolist() == [5, 2, 5]
+
+
+def test_several_samples_of_a_sentence_have_its_limit(model, source):
+    source["attention_mask"][1, 2:] = 0
+    how = {"do_sample": True, "num_return_sequences": 2, "suppress_tokens": [0], "extra_target_tokens": 0}
+    assert (model.generate(**source, **how)[:, 1:] != 22).sum(1).tolist() == [5, 5, 2, 2, 5, 5]
 
 
 def test_an_alpha_without_beams_is_not_passed_over_in_silence(model, source, monkeypatch):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import LogitsProcessorList
-from transformers.generation import ForcedEOSTokenLogitsProcessor, TemperatureLogitsWarper
+from transformers.generation import TemperatureLogitsWarper
 
 from vaswani.models.fusion_vaswani import summarize
-from vaswani.models.scorer_vaswani import Scorer, with_ends_forced_at
+from vaswani.models.scorer_vaswani import EndAtLimit, ForcedEndAtLimit, Scorer
 
 
 BANNED = list(range(0, 400, 10))
@@ -65,10 +65,7 @@ def test_greedy_search_takes_the_best_that_is_not_ruled_out(logits):
 
 
 def test_ends_are_forced_at_the_limit_of_each_sentence():
-    others = TemperatureLogitsWarper(2.0)
-    given = LogitsProcessorList([ForcedEOSTokenLogitsProcessor(5, 3, "cpu"), others])
-    forcing, kept = with_ends_forced_at(torch.tensor([2, 4]), given, prefix_length=1, num_beams=2)
-    assert kept is others
+    forcing, ending = ForcedEndAtLimit([3], torch.tensor([3, 5])), EndAtLimit(torch.tensor([3, 5]))
     scores = torch.zeros(4, 6)
     alone = torch.full((6,), -math.inf).index_fill(0, torch.tensor(3), 0)
     for length, forced in ((1, []), (2, [0, 1]), (3, [0, 1]), (4, [0, 1, 2, 3])):
@@ -76,3 +73,4 @@ def test_ends_are_forced_at_the_limit_of_each_sentence():
         is_forced = (found == alone).all(1)
         assert is_forced.nonzero()[:, 0].tolist() == forced
         assert torch.equal(found[~is_forced], scores[~is_forced])
+        assert ending(torch.zeros(4, length + 1), scores).nonzero()[:, 0].tolist() == forced
