@@ -13,13 +13,14 @@ import sys
 import warnings
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, set_seed
 from transformers.utils.logging import disable_progress_bar
 
-from training.checkpoints.files import list_checkpoints
 from training.checkpoints.fingerprint import run_fingerprint
 from training.checkpoints.manager import CheckpointManager
 from training.data.bpe_dropout import DroppingEncoder
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> None:
         set_seed(settings.optimization.seed)
         # Section 5.1: data and vocabulary.
         prepared = prepare_once(settings, accelerator)
+        check_first_epoch(prepared, settings)
         model = base_model or build_model(
             config,
             prepared.tokenizer,
@@ -70,10 +72,10 @@ def main(arguments: list[str]) -> None:
         )
         try:
             train_and_publish(model, origin, prepared, settings, accelerator, repository)
-        except KeyboardInterrupt:
-            if not list_checkpoints(Path(settings.run.output_dir) / "checkpoints"):
-                raise
-            raise KeyboardInterrupt(how_to_resume(Path(settings.run.output_dir))) from None
+        except KeyboardInterrupt as ended:
+            if (Path(settings.run.output_dir) / "recipe.toml").exists():
+                ended.add_note(f"To resume:\n  {how_to_resume(Path(settings.run.output_dir))}")
+            raise
 
 
 def train_and_publish(
@@ -85,7 +87,6 @@ def train_and_publish(
     repository: str | None = None,
 ) -> None:
     """Train a model, evaluate it and publish it, in a directory that no other run writes to, and on the Hub."""
-    check_first_epoch(prepared, settings)
     directory = Path(settings.run.output_dir)
     logbook = Logbook(directory, accelerator, settings, origin)
     for split, count in prepared.counts.items():
@@ -225,10 +226,15 @@ def how_to_resume(directory: Path) -> str:
     return f"accelerate launch training/run.py {directory / 'recipe.toml'} --resume_from_checkpoint latest"
 
 
-def describe_end(resume: str | None = None) -> str:
-    """Say that Ctrl-C ended a run outside of its training, and with which command to go on."""
-    said = "\nEnded (SIGINT) before the work was done"
-    return said if resume is None else f"{said}. To resume:\n  {resume}"
+def end_as_ctrl_c_does(number: int, frame: FrameType | None) -> NoReturn:
+    """Let a signal raise what Ctrl-C raises, at which libraries remove what they have half written."""
+    raise KeyboardInterrupt(number)
+
+
+def describe_end(number: int, ended: KeyboardInterrupt) -> str:
+    """Say that a signal ended a run outside of its training, and how to go on."""
+    [how] = getattr(ended, "__notes__", ["Give the same command again"])
+    return f"\nEnded ({signal.Signals(number).name}) before the work was done. {how}"
 
 
 def how_to_use(folder: Path, sentence: str, task: str = "translation") -> str:
@@ -240,10 +246,12 @@ def how_to_use(folder: Path, sentence: str, task: str = "translation") -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end_as_ctrl_c_does)  # `TrainingLoop` has its own way
     try:
         main(sys.argv[1:])
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt as ended:
-        print(describe_end(*ended.args), file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+        [number] = ended.args or [signal.SIGINT]
+        print(describe_end(number, ended), file=sys.stderr)
+        sys.exit(128 + number)

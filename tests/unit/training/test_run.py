@@ -1,6 +1,8 @@
 """The entry point's own parts; the whole way is in tests/e2e."""
 
+import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,32 +29,42 @@ def test_a_mistake_is_one_sentence_and_no_traceback(monkeypatch):
     assert str(ended.value.code).startswith("error: source_lang is missing")
 
 
-def test_ctrl_c_before_the_first_update_is_one_sentence_and_no_traceback(monkeypatch, capsys):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_before_the_first_update_is_one_sentence_and_no_traceback(number, monkeypatch, capsys):
     def interrupt(arguments):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        signal.getsignal(number)  # Python's handler runs before this is over
 
     monkeypatch.setattr("training.recipe.parse_settings", interrupt)
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(ROOT / "training" / "run.py"), run_name="__main__")
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "\nEnded (SIGINT) before the work was done\n"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "training" / "run.py"), run_name="__main__")
+    finally:
+        for one, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(one, handler)
+    assert ended.value.code == 128 + number
+    said = f"\nEnded ({number.name}) before the work was done. Give the same command again\n"
+    assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("is_saved", [True, False])
-def test_ctrl_c_behind_a_checkpoint_says_how_to_resume(is_saved, monkeypatch, tmp_path):
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_signal_outside_of_the_training_says_how_to_go_on(has_begun, monkeypatch, tmp_path):
     def interrupt(*given):
-        if is_saved:
-            (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
+        if has_begun:
+            (tmp_path / "recipe.toml").touch()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "prepare_once", lambda *given: SimpleNamespace(tokenizer=None))
+    monkeypatch.setattr(run, "check_first_epoch", lambda *given: None)
     monkeypatch.setattr(run, "build_model", lambda *given: None)
     monkeypatch.setattr(run, "train_and_publish", interrupt)
     flags = ["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}"]
     with pytest.raises(KeyboardInterrupt) as ended:
         run.main(flags)
-    resume = f". To resume:\n  {run.how_to_resume(tmp_path)}" if is_saved else ""
-    assert run.describe_end(*ended.value.args) == f"\nEnded (SIGINT) before the work was done{resume}"
+    how = f"To resume:\n  {run.how_to_resume(tmp_path)}" if has_begun else "Give the same command again"
+    said = run.describe_end(signal.SIGTERM, ended.value)
+    assert said == f"\nEnded (SIGTERM) before the work was done. {how}"
 
 
 def test_a_start_needs_neither_the_compiler_nor_pictures():
@@ -189,9 +201,11 @@ def test_what_the_model_cannot_do_is_refused_before_anything_begins(flags, sente
         ({"bpe_dropout": 0.1}, r"bpe_dropout=0\.1 needs a tokenizer that divides text into words"),
     ],
 )
-def test_what_does_not_fit_the_data_is_refused_while_an_earlier_run_is_whole(flags, sentence, monkeypatch):
-    monkeypatch.setattr(run, "Logbook", lambda *given: pytest.fail("it began"))
+def test_what_does_not_fit_the_data_is_refused_while_an_earlier_run_is_whole(flags, sentence, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "train_and_publish", lambda *given: pytest.fail("it began"))
     tokenizer = wrap_tokenizer(Tokenizer(models.WordLevel({"</s>": 0, "<pad>": 1}, unk_token="<pad>")))
     encoded = {"train": Dataset.from_dict({"source_length": [3], "target_length": [5]})}
+    monkeypatch.setattr(run, "prepare_once", lambda *given: Prepared({}, tokenizer, encoded, {}))
+    given = {"dataset_name": "x", "source_lang": "en", "target_lang": "de", "output_dir": tmp_path} | flags
     with pytest.raises(UserError, match=f"^{sentence}"):
-        run.train_and_publish(None, {}, Prepared({}, tokenizer, encoded, {}), make_settings(**flags), None)
+        run.main([f"--{name}={value}" for name, value in given.items()])
