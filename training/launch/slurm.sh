@@ -2,7 +2,7 @@
 # Train on several machines under Slurm:   sbatch training/launch/slurm.sh training/recipes/base-en-de.toml
 #
 # Ninety seconds before its time is over the job gets SIGTERM: the run saves, and the job is put back into the queue,
-# where it goes on from the newest checkpoint. output_dir has to be on a disk that all machines reach.
+# where it goes on from the newest checkpoint, as it does after an error if it has saved one since it began. output_dir has to be on a disk that all machines reach.
 #SBATCH --job-name=vaswani
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -14,6 +14,11 @@
 #SBATCH --open-mode=append
 set -uo pipefail
 
+output_dir=$(python -c 'import sys; from training.recipe import parse_settings
+print(parse_settings(sys.argv[1:]).run.output_dir)' "$@") || exit
+newest() { ls -d "$output_dir"/checkpoints/step-* 2> /dev/null | tail -n 1; }
+before=$(newest)
+
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export first
 
@@ -23,10 +28,9 @@ srun bash -c 'exec torchrun \
     --master_addr "$first" --master_port 29500 \
     training/run.py "$@" --resume_from_checkpoint latest' run "$@"
 
-# A run that was only interrupted leaves no model yet, or that of its recipe before it was extended.
-output_dir=$(python -c 'import sys; from training.recipe import parse_settings
-print(parse_settings(sys.argv[1:]).run.output_dir)' "$@") || exit
+# A run that is not done leaves no model yet, or that of its recipe before it was extended. It goes on where this job
+# has brought it further: one that fails at once would be put back for ever.
 if ! { [ -e "$output_dir/model/README.md" ] && cmp -s "$output_dir"{,/model}/recipe.toml; } \
-    && ls -d "$output_dir"/checkpoints/*-interrupted > /dev/null 2>&1; then
+    && [ "$(newest)" != "$before" ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -13,7 +13,7 @@ from training.settings import ROOT
 STAND_INS = {
     "scontrol": '[ "$1" = show ] && printf "node-a\\nnode-b\\n" || echo "$@" > "$CALLS/scontrol"',
     "srun": 'exec "$@"',
-    "torchrun": 'printf "%s\\n" "$@" > "$CALLS/torchrun"',
+    "torchrun": 'printf "%s\\n" "$@" > "$CALLS/torchrun"; [ -z "$SAVES" ] || mkdir "$SAVES"',
 }
 
 
@@ -34,6 +34,7 @@ def submit(tmp_path, monkeypatch):
     calls = tmp_path / "calls"
     calls.mkdir()
     monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setenv("SAVES", "")
 
     def run(*flags: str) -> Path:
         script = ROOT / "training" / "launch" / "slurm.sh"
@@ -61,19 +62,25 @@ def published(steps: int, extended_to: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("left", "is_requeued"),
+    ("left", "saves", "is_requeued"),
     [
-        ({"checkpoints/step-0000600-interrupted/state.json": "", "recipe.toml": "max_steps = 700"}, True),
-        ({"checkpoints/step-0000600-interrupted/state.json": "", **published(600, extended_to=600)}, False),
-        ({"checkpoints/step-0000600-interrupted/state.json": "", **published(600, extended_to=700)}, True),
-        ({"checkpoints/step-0000600/state.json": ""}, False),
-        ({}, False),
+        ({"recipe.toml": "max_steps = 700"}, "step-0000600-interrupted", True),
+        ({"recipe.toml": "max_steps = 700"}, "step-0000600", True),  # interrupted where one was due
+        (published(400, extended_to=700), "step-0000600-interrupted", True),
+        (published(600, extended_to=600), "step-0000600", False),
+        ({"recipe.toml": "max_steps = 700"}, "", False),  # it failed at once
     ],
 )
-def test_run_that_was_interrupted_is_put_back_into_the_queue(submit, tmp_path, left, is_requeued):
+@pytest.mark.parametrize("before", ["", "step-0000500-interrupted"])
+def test_run_that_came_further_but_is_not_done_is_put_back_into_the_queue(
+    submit, tmp_path, monkeypatch, before, left, saves, is_requeued
+):
+    checkpoints = tmp_path / "a run" / "checkpoints"
+    (checkpoints / before).mkdir(parents=True)
     for path, text in left.items():
-        (tmp_path / "a run" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a run" / path).parent.mkdir(exist_ok=True)
         (tmp_path / "a run" / path).write_text(text)
+    monkeypatch.setenv("SAVES", str(checkpoints / saves) if saves else "")
     calls = submit("training/recipes/base-en-de.toml", "--output_dir", str(tmp_path / "a run"))
     said = (calls / "scontrol").read_text().split() if (calls / "scontrol").exists() else []
     assert said == (["requeue", "17"] if is_requeued else [])
