@@ -90,8 +90,9 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
     settings = parse_settings(arguments)
     command.check_starts_anew(settings.model)
     optimization = settings.optimization
-    per_token = flops_per_target_token(load_config(settings.model.config_name))
-    cost = optimization.max_steps * optimization.max_tokens_per_batch * per_token
+    config = load_config(settings.model.config_name)
+    config.vocab_size = count_types(settings.model)
+    cost = optimization.max_steps * optimization.max_tokens_per_batch * flops_per_target_token(config)
     return Run(row.folder, arguments, settings, cost)
 
 

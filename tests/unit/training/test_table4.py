@@ -7,6 +7,7 @@ from small_parser import TREES, save_parser
 from training import table4
 from training.tables import sweep
 from training.tables.parsing.rows import Row
+from training.trainer.model import load_config
 from vaswani.errors import UserError
 
 
@@ -46,7 +47,9 @@ def test_a_run_has_recipe_treebank_folder_and_flags(treebank, tmp_path):
         3,
         "tree",
     )
-    assert run.cost > 0
+    larger = table4.make_run(Row(0.5), options, [*flags, "--vocab_size=8000"])
+    output_layer = 4000 * load_config("parser-small").d_model  # by which it is larger
+    assert larger.cost - run.cost == 6 * output_layer * 2077 * settings.optimization.max_tokens_per_batch
     assert (settings.data.treebank_parts, settings.data.treebank_made) == (10, 10_000)
     options.recipe = tmp_path / "recipe.toml"
     options.recipe.write_text('model_name_or_path = "it"\nsource_lang = "en"\ntarget_lang = "tree"\n')
