@@ -5,6 +5,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,23 +49,53 @@ def test_a_signal_before_the_first_update_is_one_sentence_and_no_traceback(numbe
     assert capsys.readouterr().err == said
 
 
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Return a function that goes the way of a run with stand-ins for its parts, the last of which is given."""
+
+    def go(train_and_publish, *flags: str) -> None:
+        monkeypatch.setattr(run, "prepare_once", lambda *given: SimpleNamespace(tokenizer=None))
+        monkeypatch.setattr(run, "check_first_epoch", lambda *given: None)
+        monkeypatch.setattr(run, "build_model", lambda *given: torch.rand(3))
+        monkeypatch.setattr(run, "train_and_publish", train_and_publish)
+        run.main(["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}", *flags])
+
+    return go
+
+
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_a_signal_outside_of_the_training_says_how_to_go_on(has_begun, monkeypatch, tmp_path):
+def test_a_signal_outside_of_the_training_says_how_to_go_on(has_begun, start, tmp_path):
     def interrupt(*given):
         if has_begun:
             (tmp_path / "recipe.toml").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "prepare_once", lambda *given: SimpleNamespace(tokenizer=None))
-    monkeypatch.setattr(run, "check_first_epoch", lambda *given: None)
-    monkeypatch.setattr(run, "build_model", lambda *given: None)
-    monkeypatch.setattr(run, "train_and_publish", interrupt)
-    flags = ["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}"]
     with pytest.raises(KeyboardInterrupt) as ended:
-        run.main(flags)
+        start(interrupt)
     how = f"To resume:\n  {run.how_to_resume(tmp_path)}" if has_begun else "Give the same command again"
     said = run.describe_end(signal.SIGTERM, ended.value)
     assert said == f"\nEnded (SIGTERM) before the work was done. {how}"
+
+
+def test_new_weights_follow_the_seed(start):
+    def weights(seed: int) -> torch.Tensor:
+        made = []
+        start(lambda model, *given: made.append(model), f"--seed={seed}")
+        return made[0]
+
+    assert torch.equal(weights(5), weights(5))
+    assert not torch.equal(weights(5), weights(6))
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_one_process_makes_the_repository(start, monkeypatch, is_main):
+    opened, given = [], []
+    monkeypatch.setattr(run, "open_repository", lambda name: opened.append(name) or f"me/{name}")
+    monkeypatch.setattr(Accelerator, "is_main_process", is_main)
+    monkeypatch.setattr(run, "claim_output_dir", lambda *given: nullcontext())
+    start(lambda *parts: given.append(parts[-1]), "--push_to_hub", "--hub_model_id=it")
+    assert opened == ["it"] * is_main
+    assert given == ["me/it" if is_main else None]
 
 
 def test_a_start_needs_neither_the_compiler_nor_pictures():
