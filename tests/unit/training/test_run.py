@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -147,8 +148,29 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     run.start_accelerator(make_settings(mixed_precision="bf16", output_dir="runs/mine", report_to="tensorboard"))
     assert (seen["mixed_precision"], seen["project_dir"], seen["log_with"]) == ("bf16", "runs/mine", "tensorboard")
     assert threads == [3]
+    assert seen["kwargs_handlers"][0].timeout >= timedelta(days=1)  # processes wait for the one that prepares the text
     run.start_accelerator(make_settings())
     assert (seen["mixed_precision"], seen["log_with"]) == (None, None)
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_products_are_in_tensorfloat_where_the_settings_say_so(tf32, monkeypatch):
+    said = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", said.append)
+    monkeypatch.setattr(run, "Accelerator", lambda **given: accelerator_of(device=torch.device("cuda")))
+    run.start_accelerator(make_settings(tf32=tf32))
+    assert said == ["high"] * tf32
+
+
+def test_trackers_are_told_every_setting_that_they_can_show():
+    told = []
+    accelerator = SimpleNamespace(init_trackers=lambda name, config: told.append(config))
+    run.start_trackers(
+        make_settings(seed=5, learning_rate_factor=0.7, output_dir="it", train_file=["a.tsv"]), accelerator
+    )
+    [config] = told
+    assert (config["seed"], config["learning_rate_factor"], config["output_dir"]) == (5, 0.7, "it")
+    assert not {"train_file", "max_time"} & set(config)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -196,6 +218,16 @@ def test_data_is_prepared_once_in_a_process(monkeypatch):
     settings = make_settings(output_dir="somewhere")
     assert run.prepare_once(settings, Accelerator(cpu=True)) == Prepared({}, None, {}, {})
     assert calls == [(settings.data, settings.model, Path("somewhere/corpus"))]
+
+
+@pytest.mark.parametrize(("is_first", "waits"), [((True, True), 0), ((False, True), 1), ((False, False), 2)])
+def test_other_processes_wait_until_the_data_is_in_the_cache(is_first, waits, monkeypatch):
+    waited, before = [], []
+    monkeypatch.setattr(run, "prepare", lambda *given: before.append(len(waited)) or Prepared({}, None, {}, {}))
+    accelerator = SimpleNamespace(is_main_process=is_first[0], is_local_main_process=is_first[1])
+    accelerator.wait_for_everyone = lambda: waited.append(True)
+    run.prepare_once(make_settings(), accelerator)
+    assert (before, len(waited)) == ([waits], 3)
 
 
 def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():
