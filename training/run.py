@@ -117,7 +117,8 @@ def train_and_publish(
         loop.close()
         logbook.close()
     if accelerator.is_main_process:
-        folder = publish(model, prepared.tokenizer, settings, prepared.counts["train"], results, directory)
+        counts = prepared.counts["train"]
+        folder = publish(model, prepared.tokenizer, settings, counts, results, directory, repository)
         if settings.reporting.space:
             shutil.rmtree(directory / "space", ignore_errors=True)
             write_space(folder, directory / "space")

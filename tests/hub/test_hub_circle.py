@@ -85,6 +85,7 @@ def test_the_folder_that_was_published_is_the_folder_on_the_hub(place, said):
     files = {name: content for name, content in files.items() if name != ".gitattributes"}
     published = place.folder / "run" / "model"
     assert files == {path.name: path.read_bytes() for path in published.iterdir()}
+    assert b'.from_pretrained("me/numbers")' in files["README.md"]
     assert f"Sent to {place.hub.address}/me/numbers/commit/" in said
     assert said.index("Published to") < said.index("Sent to")
 

@@ -32,6 +32,7 @@ def publish(
     counts: dict[str, int],
     results: list[Evaluation],
     directory: Path,
+    repository: str | None = None,
 ) -> Path:
     """Write the model folder of a finished run.
 
@@ -47,6 +48,8 @@ def publish(
         The run's final evaluations, one a split; the last is the one that counts.
     directory : Path
         The run's output directory, which holds `recipe.toml`.
+    repository : str, optional
+        The full name of the repository on the Hub that it will be sent to.
 
     Returns
     -------
@@ -57,7 +60,8 @@ def publish(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
-    write_card(model, tokenizer, settings, counts, results, folder)
+    place = repository or settings.reporting.hub_model_id or str(folder)
+    write_card(model, tokenizer, settings, counts, results, folder, place)
     give_usual_mode(folder)
     return folder
 
@@ -69,8 +73,9 @@ def write_card(
     counts: dict[str, int],
     results: list[Evaluation],
     folder: Path,
+    place: str,
 ) -> None:
-    """Fill `MODEL_CARD.md` with what was measured, and write it as the folder's README.md."""
+    """Fill `MODEL_CARD.md` with what was measured, and the place to load it from; write the folder's README.md."""
     data = settings.data
     languages = [data.source_lang, data.target_lang]
     run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
@@ -97,7 +102,7 @@ def write_card(
         card_data,
         template_path=str(ROOT / "MODEL_CARD.md"),
         model_name=name,
-        model_path=settings.reporting.hub_model_id or str(folder),
+        model_path=place,
         source_lang=data.source_lang,
         target_lang=data.target_lang,
         is_parser=is_parser,

@@ -27,7 +27,7 @@ FOLDER = str(Path(__file__).parent)
 def published(random_model, evaluation, tmp_path):
     """Return a function that publishes a tiny run and returns its card: front matter and text."""
 
-    def make(results=None, run=None, model=None, fields=None, **given):
+    def make(results=None, run=None, model=None, fields=None, repository=None, **given):
         tokenizer = train_tokenizer(["ab ab abc", "cd cd cde"], 260)
         model = model or random_model(vocab_size=260, **fields or {})
         defaults = {"dataset_name": "me/news", "dataset_config_name": "en-de", "output_dir": str(tmp_path / "run")}
@@ -37,7 +37,7 @@ def published(random_model, evaluation, tmp_path):
         write_recipe(settings, facts | (run or {}), tmp_path / "run" / "recipe.toml")
         counts = {"kept": 1234, "empty": 5, "too long": 6, "unbalanced": 7}
         results = [evaluation] if results is None else results
-        folder = publish(model, tokenizer, settings, counts, results, tmp_path / "run")
+        folder = publish(model, tokenizer, settings, counts, results, tmp_path / "run", repository)
         front, text = (folder / "README.md").read_text(encoding="utf-8").removeprefix("---\n").split("\n---\n", 1)
         return folder, yaml.safe_load(front), text
 
@@ -64,6 +64,16 @@ def test_the_name_is_that_on_the_hub_or_that_of_the_directory(
     monkeypatch.chdir(tmp_path / "here")
     _, front, _ = published(output_dir=output_dir, hub_model_id=hub_model_id)
     assert front["model-index"][0]["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("hub_model_id", "repository", "place"),
+    [(None, None, None), ("me/it", None, "me/it"), (None, "me/run", "me/run"), ("it", "me/it", "me/it")],
+)
+def test_the_card_says_how_to_load_the_model_from_where_it_is(published, tmp_path, hub_model_id, repository, place):
+    folder, _, text = published(hub_model_id=hub_model_id, repository=repository)
+    assert f'.from_pretrained("{place or folder}"' in text
+    assert (str(tmp_path) in text) == (place is None)
 
 
 def test_the_front_matter_names_data_languages_and_every_evaluation(published, evaluation):
