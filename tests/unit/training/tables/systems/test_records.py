@@ -9,8 +9,9 @@ from vaswani.scoring.references import EvaluationSet
 from vaswani.scoring.significance import compare
 
 
-REFERENCES = [f"the {word} cat sat on the old mat today" for word in ("big", "small", "red", "blue", "sad", "fat")]
-WRONG = [sentence.replace("old mat", "new rug") for sentence in REFERENCES]
+# Of the hyphen the two protocols make other tokens.
+REFERENCES = [f"the {word} cat sat on the age-old mat today" for word in ("big", "small", "red", "blue", "sad", "fat")]
+WRONG = [sentence.replace("old mat", "old rug") for sentence in REFERENCES]
 TEXT = EvaluationSet("test", "test", ["a b c"] * 3 + ["a b c d e f"] * 3, REFERENCES)
 
 
@@ -53,6 +54,7 @@ def test_differences_are_to_the_transformer_of_the_same_seed(collected):
     assert result.minus_baseline == expected["sacrebleu"]["difference"] < 0
     assert result.p_value == expected["sacrebleu"]["bootstrap_p_value"]
     assert result.paper_minus_baseline == expected["paper_bleu"]["difference"]
+    assert result.paper_minus_baseline != result.minus_baseline
     assert result.paper_p_value == expected["paper_bleu"]["bootstrap_p_value"]
     first, second = table.of("transformer")
     assert first.sacrebleu == pytest.approx(100)
