@@ -20,6 +20,7 @@ from training.machine import PACKAGES, describe_commit, describe_hardware, insta
 from training.recipe import write_recipe
 from training.settings import RunSettings, TrainingSettings
 from vaswani.models.trees_vaswani import TREES
+from vaswani.record import is_recorded, read_row
 from vaswani.results import Evaluation
 
 
@@ -87,7 +88,8 @@ class Logbook:
     def rewind(self, step: int, evaluated: Sequence[int]) -> None:
         """Forget all that was logged after a checkpoint, which is resumed: it will be logged again.
 
-        Only now do the settings take the place of those in `recipe.toml`: with others the run is refused.
+        What `vaswani evaluate` recorded of that checkpoint, or of earlier ones, stays. Only now do the settings take
+        the place of those in `recipe.toml`: with others the run is refused.
 
         Parameters
         ----------
@@ -100,11 +102,10 @@ class Logbook:
             return
         kept, is_evaluated = [], step in evaluated
         for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:  # cut off when the process was killed
-                break
-            if row["step"] == step and "split" in row:
+            row = read_row(line)
+            if row is None:  # cut off when the process was killed
+                continue
+            if row["step"] == step and "split" in row and not is_recorded(row):
                 # Known is at most the first one, on the way; what is published is evaluated behind it, and again.
                 if not is_evaluated:
                     continue

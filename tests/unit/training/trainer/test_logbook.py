@@ -89,6 +89,17 @@ def test_rewinding_forgets_all_that_will_be_done_again(make, evaluated, kept):
     assert logbook.progress.n == 4
 
 
+def test_rewinding_keeps_what_was_recorded_of_checkpoints_since(make):
+    logbook = make()
+    logbook.log({"step": 4, "split": "validation", "nll": 1.0})
+    with logbook.path.open("a") as file:
+        file.write('{"step": 7, "lo\n')  # killed while it wrote
+    for step in (3, 4, 5):
+        logbook.log({"step": step, "split": "test", "test_set": "mine", "nll": 1.0})
+    logbook.rewind(4, [4])
+    assert [(row["step"], row.get("test_set")) for row in rows(logbook)] == [(4, None), (3, "mine"), (4, "mine")]
+
+
 def test_samples_are_one_block_beside_their_references(make, evaluation, capsys, monkeypatch):
     logbook, written = make(), []
     monkeypatch.setattr(logbook.progress, "write", written.append)
