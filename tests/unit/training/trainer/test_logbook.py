@@ -120,6 +120,12 @@ def test_a_row_reaches_the_trackers_under_its_step(make, evaluation, monkeypatch
     logbook.log(evaluation.to_row())
     [(step, values)] = tracked
     assert (step, values["test/sacrebleu"]) == (500, evaluation.sacrebleu)
+    assert "test/decoding" not in values  # of which a tracker draws no curve
+
+
+def test_it_is_noted_how_many_sentences_have_each_length(make, tmp_path):
+    make().keep_lengths(source=[2, 2, 4], target=[1])
+    assert json.loads((tmp_path / "lengths.json").read_text()) == {"source": [0, 0, 2, 0, 1], "target": [0, 1]}
 
 
 def test_outputs_are_kept_a_sentence_a_line_beside_sources_and_references(make, tmp_path):

@@ -4,8 +4,8 @@ import pytest
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models
 
-from training.settings import ROOT, DataSettings
-from training.trainer.model import build_model, check_attention, check_lengths, load_config
+from training.settings import ROOT, DataSettings, OptimizationSettings
+from training.trainer.model import build_model, check_attention, check_dropout, check_lengths, load_config
 from vaswani import ConvolutionalConfig, RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer, wrap_tokenizer
@@ -111,3 +111,12 @@ def test_a_predecessor_is_built_as_the_transformer_is(tokenizer):
     assert isinstance(model, RecurrentForConditionalGeneration)
     assert (model.config.vocab_size, model.config.target_lang) == (len(tokenizer), "fr")
     assert (model.generation_config.num_beams, model.generation_config.length_penalty_alpha) == (4, 0.6)
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
+def test_r_drop_needs_dropout_anywhere(tiny_config, name):
+    settings = OptimizationSettings(rdrop_alpha=5.0)
+    check_dropout(tiny_config(**{name: 0.1}), settings)
+    check_dropout(tiny_config(), OptimizationSettings())
+    with pytest.raises(UserError, match=r"^rdrop_alpha=5.0 needs a model with dropout, and this one has none$"):
+        check_dropout(tiny_config(), settings)
