@@ -133,6 +133,20 @@ def test_r_drop_needs_room_for_each_sentence_twice():
         given.validate()
 
 
+def test_the_evaluation_of_early_stopping_may_be_the_last_update():
+    given = settings(run=RunSettings(early_stopping_patience=1, eval_steps=1500, save_steps=0))
+    given.optimization.max_steps = 1500
+    given.validate()
+    given.optimization.max_steps = 1499
+    with pytest.raises(UserError, match="eval_steps=1500 must be at most max_steps=1499"):
+        given.validate()
+
+
+def test_a_recipe_of_before_has_the_default_size_beside_a_tokenizer():
+    assert ModelSettings(tokenizer_name="t", vocab_size=37000).vocab_size is None
+    assert ModelSettings(tokenizer_name="t", vocab_size=36999).vocab_size == 36999
+
+
 def test_a_model_to_start_from_brings_its_own_config_and_vocabulary():
     assert (ModelSettings().config_name, ModelSettings().vocab_size) == ("base-en-de", 37000)
     started = ModelSettings(model_name_or_path="m")

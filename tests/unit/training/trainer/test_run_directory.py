@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from training import table3
 from training.recipe import parse_settings
 from training.trainer import run_directory
-from training.trainer.run_directory import LOCK, OWNER, check_output_dir, claim_output_dir, own
+from training.trainer.run_directory import LOCK, OWNER, check_output_dir, claim_output_dir, is_finished, own
 from vaswani.errors import UserError
 
 
@@ -154,6 +154,23 @@ def test_without_a_checkpoint_only_the_same_run_begins_anew(tmp_path):
     assert refusal(tmp_path, "--seed=3").endswith(
         "directory, resume it with --resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
     )
+
+
+def test_a_checkpoint_that_the_run_does_not_have_is_refused_before_anything_begins(tmp_path):
+    (tmp_path / "checkpoints" / "step-0000001").mkdir(parents=True)
+    assert refusal(tmp_path, f"--resume_from_checkpoint={tmp_path}/checkpoints/step-0000001") is None
+    said = refusal(tmp_path, f"--resume_from_checkpoint={tmp_path}/checkpoints/step-0000002")
+    assert said.endswith("it must be 'latest' or a checkpoint in " + f"{tmp_path}/checkpoints (step-0000001)")
+
+
+@pytest.mark.parametrize("missing", [["recipe.toml"], ["model/recipe.toml"], ["recipe.toml", "model/recipe.toml"]])
+def test_a_model_without_its_recipe_is_that_of_a_finished_run(missing, tmp_path):
+    (tmp_path / "model").mkdir()
+    for name in {"recipe.toml", "model/recipe.toml", "model/README.md"} - set(missing):
+        (tmp_path / name).touch()
+    assert is_finished(tmp_path)
+    (tmp_path / "model" / "README.md").unlink()
+    assert not is_finished(tmp_path)
 
 
 def test_a_sweep_owns_its_directory(tmp_path):
