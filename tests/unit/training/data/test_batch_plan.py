@@ -138,3 +138,17 @@ def test_lengths_beyond_16_bits_are_sorted_too():
     plan = plan_epoch(*lengths, max_tokens=70_000, seed=1, epoch=0)
     assert sorted(np.concatenate(flat(plan))) == [0, 1, 2, 3]
     assert max(side[update].sum() for side in lengths for update in flat(plan)) <= 70_000
+
+
+def test_pairs_of_equal_lengths_meet_others_in_each_epoch():
+    lengths = np.full(200, 5), np.full(200, 5)
+    first, second = (plan_epoch(*lengths, max_tokens=50, seed=1, epoch=epoch) for epoch in (0, 1))
+    together = [{frozenset(groups[0].tolist()) for groups in plan} for plan in (first, second)]
+    assert len(together[0]) == 20
+    assert len(together[0] & together[1]) < 5
+
+
+def test_neighbours_differ_little_where_one_slice_of_sources_ends_and_the_next_begins():
+    source, target = np.random.default_rng(0).integers(2, 50, (2, 3000))
+    order = plan_epoch(source, target, max_tokens=2000, seed=1, epoch=0).order
+    assert np.abs(np.diff(target[order])).max() < 10
