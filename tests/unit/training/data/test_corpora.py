@@ -116,3 +116,5 @@ def test_what_is_made_is_made_of_the_trees_that_are_used(treebank):
     sources = load_text(settings(**given, treebank_parts=5, treebank_made=20), NOWHERE)["train"]["source"][:]
     assert len(sources) == 22
     assert {word for source in sources for word in source.split()} == {"the", "dog", "sleeps", "."}
+    for alone, count in (("treebank_parts", 2), ("treebank_made", 6)):
+        assert len(load_text(settings(**given | {alone: 5}), NOWHERE)["train"]) == count
