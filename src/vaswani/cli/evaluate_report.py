@@ -17,7 +17,7 @@ def report(evaluation: Evaluation) -> str:
         f"{evaluation.test_set}, {evaluation.split}: {evaluation.sentences:,} sentences, target language "
         f"{evaluation.target_lang}",
         "",
-        "Today's protocol" if evaluation.paper_bleu_signature else "Of tokens as they are",
+        "Of tokens as they are" if "|tok:none|" in evaluation.sacrebleu_signature else "Today's protocol",
         f"  {evaluation.sacrebleu_signature}",
         f"  BLEU, sacreBLEU               {evaluation.sacrebleu:6.2f}",
         f"  BLEU, sacreBLEU, lowercased   {evaluation.sacrebleu_lowercased:6.2f}",

@@ -1,3 +1,5 @@
+import pytest
+
 from vaswani.cli.evaluate_report import WIDTH, report
 from vaswani.results import ParsingEvaluation, TranslationEvaluation
 
@@ -20,9 +22,15 @@ def test_both_protocols_are_told_apart_and_the_papers_tricks_named():
     assert "Perplexity" not in said
 
 
-def test_tokenized_text_has_one_protocol_and_no_trick():
-    said = report(translations(paper_bleu=None, paper_bleu_without_split=None, paper_bleu_signature=None))
-    assert "Of tokens as they are\n" in said
+@pytest.mark.parametrize(
+    ("tokens", "title"),
+    [("tok:none|smooth:none", "Of tokens as they are"), ("tok:13a|smooth:exp", "Today's protocol")],
+)
+def test_without_the_papers_protocol_there_is_no_trick_and_only_tokenized_text_is_called_so(tokens, title):
+    """Moses' tokenizer may not know the language, too."""
+    without = dict.fromkeys(("paper_bleu", "paper_bleu_without_split", "paper_bleu_signature"))
+    said = report(translations(**without, sacrebleu_signature=f"nrefs:1|case:mixed|eff:no|{tokens}|version:2.6.0"))
+    assert said.splitlines()[2] == title
     assert "paper's protocol" not in said
     assert said.endswith("Equal to their reference         12.50%")
 
