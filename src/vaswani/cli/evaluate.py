@@ -246,10 +246,10 @@ def translate_baseline(
 
 
 def write_translations(hypotheses: list[str], text: EvaluationSet, options: argparse.Namespace) -> None:
-    """Write what was scored to --output, if that is given."""
+    """Write what was scored to --output, if that is given, a line each: a line feed within one becomes a space."""
     if options.output is not None:
         lines = hypotheses if options.target_lang != TREES else as_trees(hypotheses, text)
-        write_output("output", options.output, "".join(f"{line}\n" for line in lines))
+        write_output("output", options.output, "".join(line.replace("\n", " ") + "\n" for line in lines))
 
 
 def publish(evaluation: Evaluation, options: argparse.Namespace, failed: list[str]) -> None:

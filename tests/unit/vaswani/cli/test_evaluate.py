@@ -238,6 +238,12 @@ def published(model, tokenizer, files, tmp_path):
     return ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "1"]
 
 
+def test_a_translation_is_a_line_of_the_output_whatever_is_in_it(published, monkeypatch):
+    monkeypatch.setattr("vaswani.evaluation.translate_all", lambda model, tokenizer, text, **how: ["a\nb\x85"] * 40)
+    evaluate([*published, "--no_record", "--output", "out.de"])
+    assert Path("out.de").read_bytes() == "a b\x85\n".encode() * 40
+
+
 def test_what_cannot_be_written_after_all_costs_nothing_else(published, tmp_path, capsys):
     assert cli.main(["evaluate", *published, "--output", "/dev/full", "--json", "/dev/full"]) == 1
     said = capsys.readouterr()
