@@ -62,7 +62,7 @@ def read_sentence(given: Any) -> Sentence:
         return Sentence(words)
     if not isinstance(given, list | tuple) or not given:
         raise ValueError(f"a sentence must be text, words, or pairs of word and part of speech, not {given!r}")
-    parts = [[part] if isinstance(part, str) else list(part) for part in given]
+    parts = [list(part) if isinstance(part, list | tuple) else [part] for part in given]
     widths = {len(part) for part in parts}
     if widths not in ({1}, {2}) or not all(isinstance(text, str) for part in parts for text in part):
         raise ValueError(f"a sentence must be text, words, or pairs of word and part of speech, not {given!r}")

@@ -67,6 +67,7 @@ def test_a_sentence_is_text_words_or_tagged_words():
         (3, "a sentence must be text, words, or pairs .*, not 3"),
         ([("a", "DT"), "b"], "a sentence must be text, words, or pairs"),
         ([("a", 3)], "a sentence must be text, words, or pairs"),
+        (["a", None], r"a sentence must be text, words, or pairs .*, not \['a', None\]"),
         (["a", "b c"], "the word 'b c' must have no white space and no brackets"),
         (["("], r"the word '\(' must have .* no brackets, which the treebank writes as -LRB- and -RRB-"),
         ([""], "the word '' must have"),
