@@ -177,8 +177,15 @@ def read_line(line: str, form: str) -> "Sentence":
         return Sentence([])
     given: object = line
     if form != "text":
-        given = line.split() if form == "words" else [tuple(part.rsplit("_", 1)) for part in line.split()]
+        given = line.split() if form == "words" else [_word_and_tag(part, line) for part in line.split()]
     try:
         return read_sentence(given)
     except ValueError as error:
         raise UserError(f"{error}; the line is {line!r:.80}") from error
+
+
+def _word_and_tag(part: str, line: str) -> tuple[str, str]:
+    word, mark, tag = part.rpartition("_")
+    if not mark:
+        raise UserError(f"{part!r} must have a part of speech behind it, as dog_NN has; the line is {line!r:.80}")
+    return word, tag

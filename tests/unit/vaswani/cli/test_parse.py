@@ -78,7 +78,9 @@ def test_an_output_is_resumed_after_its_lines():
     ("lines", "flags", "message"),
     [
         ("a (b)", ["--input_form", "words"], r"the word '\(b\)' must have .*; the line is 'a \(b\)'"),
-        ("a_DT b", ["--input_form", "tagged"], "a sentence must be text, words, or pairs .*; the line is 'a_DT b'"),
+        ("a_DT b", ["--input_form", "tagged"], "'b' must have a part of speech behind it, .*; the line is 'a_DT b'"),
+        ("a b", ["--input_form", "tagged"], "'a' must have a part of speech behind it, as dog_NN has; the line is"),
+        ("a_DT _NN", ["--input_form", "tagged"], "the word '' must have .*; the line is 'a_DT _NN'"),
         ("a_XY", ["--input_form", "tagged"], "the part of speech 'XY' of 'a' must be one that the model knows"),
         ("a", ["--gold", "gold"], "gold needs picture: it is drawn there"),
         ("a", ["--picture", "out.png"], "picture='out.png' must end in .svg"),
