@@ -70,6 +70,13 @@ def test_without_a_target_it_is_what_the_model_translates(model, tokenizer):
     assert len(found.target) == written.shape[1] == 5
 
 
+def test_a_translation_keeps_its_end_where_the_decoder_starts_from_it_too(tokenizer, random_model):
+    """As fairseq's models do, which `vaswani import` takes from FSMT."""
+    model = random_model(vocab_size=286, decoder_start_token_id=tokenizer.eos_token_id)
+    found = read_attention(model, tokenizer, "one two", max_new_tokens=3, forced_eos_token_id=0, suppress_tokens=[285])
+    assert (found.target[-1], len(found.target)) == ("</s>", found.weights[CROSS].shape[2])
+
+
 @pytest.mark.parametrize("predecessor", ["recurrent", "convolutional"])
 def test_predecessors_have_one_head_a_layer_from_target_to_source(predecessor, tokenizer):
     sizes = {"vocab_size": 286, "pad_token_id": 285, "decoder_start_token_id": 285, "eos_token_id": 0}
