@@ -30,7 +30,8 @@ def draw_motion(attention: Attention) -> str:
     """
     words = join_words(attention)
     source = ["⏎" if word == END else word for word in shown(words.source)][:MOST_WORDS]
-    written = [row for row, word in enumerate(words.target) if word != END][:MOST_WORDS]
+    all_written = [row for row, word in enumerate(words.target) if word != END]
+    written = all_written[:MOST_WORDS]
     target = [shown(words.target)[row] for row in written]
     weights = words.alignment[written, : len(source)]
     (above, upper), (below, lower) = _places(source), _places(target)
@@ -49,7 +50,7 @@ def draw_motion(attention: Attention) -> str:
         parts.append(
             f'<g class="l{number}">{lines}</g><g class="w{number}">{_words([target[number]], [x], TARGET)}</g>'
         )
-    longest = max(len(words.source), len(words.target))
+    longest = max(len(words.source), len(all_written))
     if longest > MOST_WORDS:
         note = f"(the first {MOST_WORDS} of {longest} words)"
         parts.append(f'<text class="note" x="{MARGIN:.0f}" y="{HEIGHT - 12}">{note}</text>')

@@ -2,6 +2,7 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 
 from vaswani.pictures.attention import CROSS, Attention
 from vaswani.pictures.attention_motion import MOST_WORDS, draw_motion
@@ -46,3 +47,11 @@ def test_words_are_text_and_a_long_sentence_says_that_it_is_cut():
     texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert texts[0] == "<b>&\ufffd"
     assert texts[-1] == f"(the first {MOST_WORDS} of {size} words)"
+
+
+@pytest.mark.parametrize("size", [MOST_WORDS, MOST_WORDS + 1])
+def test_a_translation_that_is_drawn_as_a_whole_is_not_said_to_be_cut(size):
+    target = [*["Ġa"] * size, "</s>"]
+    svg = draw_motion(attention(["Ġone", "</s>"], target, np.full((1, 1, size + 1, 2), 0.5)))
+    assert (f"(the first {MOST_WORDS} of {size} words)" in svg) == (size > MOST_WORDS)
+    assert ("words)" in svg) == (size > MOST_WORDS)
