@@ -20,6 +20,7 @@ LANGUAGES = "en", "de"
         "en-US\tde-DE",
         "en_XX\tde_DE",
         "eng_Latn\tdeu_Latn",
+        "fr\tes-419",
         "en\ttranslation",
         "source\ttarget",
         "German\tEnglish",

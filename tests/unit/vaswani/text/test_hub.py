@@ -69,6 +69,12 @@ def test_a_dataset_that_is_damaged_or_cannot_be_kept_is_one_sentence(tmp_path, m
         load_dataset(str(tmp_path), None)
 
 
+@pytest.mark.parametrize("kind", ["large_string", "null"])
+def test_text_may_be_large_or_missing(kind):
+    rows = Dataset.from_dict({"en": ["one"], "de": [None]}).cast_column("de", Value(kind))
+    assert as_source_and_target(rows, "test", ("en", "de"))[0] == {"source": "one", "target": None}
+
+
 def test_a_column_must_hold_text():
     rows = Dataset.from_dict({"en": ["one"], "de": [1]}).cast_column("de", Value("int64"))
     with pytest.raises(UserError, match="the column 'de' of the test text must hold text, but holds Value"):
