@@ -16,6 +16,11 @@ def test_buckets_hold_every_sentence_once_and_the_longest_by_themselves():
     assert Bucket(2, 2, [0]).name == "2"
 
 
+def test_buckets_are_fifths_and_the_longest_twentieth():
+    parts = buckets([" ".join(["word"] * length) for length in range(1, 101)])
+    assert [part.name for part in parts] == ["1-20", "21-40", "41-60", "61-80", "81-95", "96-100"]
+
+
 def test_the_score_of_a_bucket_is_that_of_its_sentences_alone():
     part = Bucket(1, 5, [0, 2])
     hypotheses = ["the cat sat on the mat", "nothing", "a dog barks at the moon"]

@@ -133,6 +133,8 @@ def test_without_the_quotes_the_score_would_be_another(monkeypatch):
         ("de", 'Er sagte: "Nein."', "Er sagte : &quot; Nein . &quot;"),
         ("de", "z. B. 3,5 Mio. Euro, d. h. 50%.", "z. B. 3,5 Mio. Euro , d. h. 50 % ."),
         ("en", "It isn't Mr. Smith's [sic] & Co.", "It isn &apos;t Mr. Smith &apos;s &#91; sic &#93; &amp; Co ."),
+        ("ja", "これは 本です。", "これは 本です。"),
+        ("ko", "이것은 책이다.", "이것은 책이다 ."),
         ("fr", "C'est l'été, n'est-ce pas ?", "C&apos; est l&apos; été , n&apos; est-ce pas ?"),
         ("de", "der\u00a0Euro\x85 ist\u2028da", "der Euro ist da"),
     ],
@@ -174,7 +176,8 @@ def test_what_cannot_be_scored_is_refused():
 def test_tokenized_or_escaped_hypotheses_are_noticed():
     plain = ["Das ist gut.", "Er sagte: „Ja.“"]
     assert suspicions(plain, plain) == []
-    assert "1 of 2 hypotheses hold @@:" in suspicions(["Das ist gu@@ t.", plain[1]], plain)[0]
+    for text, sign in (("gu@@ t", "@@"), ("Pkw @-@ Maut", "@-@"), ("a ##AT##-##AT## b", "##AT##"), ("▁Das", "▁")):
+        assert f"1 of 2 hypotheses hold {sign}:" in suspicions([text, plain[1]], plain)[0]
     assert "hold &quot; or the like" in suspicions(["&quot; Ja &quot;", plain[1]], plain)[0]
     assert "full stop" in suspicions(["Das ist gut .", plain[1]], plain)[0]
     about_html = ["Schreibe &quot; statt des Zeichens."] * 2

@@ -24,6 +24,8 @@ from vaswani.scoring.references import EvaluationSet, read_dataset, read_files, 
         ("newstest2014.de", "test", 2737, "2,737 lines are the filtered newstest2014"),
         ("newstest2014.de", "test", 3000, "newstest2014 has 3,003 lines, but this has 3,000"),
         ("wmt14 (de-en)", "validation", 500, "newstest2013 has 3,000 lines, but this has 500"),
+        ("WMT14 (de-en)", "test", 500, "newstest2014 has 3,003 lines, but this has 500"),
+        ("Newstest2014.de", "test", 500, "newstest2014 has 3,003 lines, but this has 500"),
     ],
 )
 def test_test_sets_of_the_wrong_size_are_noticed(name, split, lines, said):
