@@ -30,6 +30,14 @@ def test_right_symbols_score_100(gold):
     assert {scores[name] for name in (*names, "well_formed", "no_crossing")} == {100.0}
 
 
+def test_a_group_ends_with_its_longest_sentences():
+    trees = [restore("(S " + "(NN) " * size + ")S", ["a"] * size).tree for size in (10, 11, 20, 21, 30, 31, 40, 41)]
+    groups = score_trees(trees, trees)["bracketing_f1_by_length"]
+    assert {name: group["sentences"] for name, group in groups.items()} == dict(
+        zip(GROUPS, (1, 2, 2, 2, 1), strict=True)
+    )
+
+
 def test_sentences_are_grouped_by_their_words(gold):
     long = restore("(S " + "(NN) " * 41 + ")S", ["a"] * 41).tree
     ten, eleven = (restore("(S " + "(NN) " * size + ")S", ["a"] * size).tree for size in (10, 11))

@@ -100,6 +100,12 @@ def test_splits_are_files_or_folders(tmp_path):
     }
 
 
+def test_every_ending_of_trees_is_known_compressed_or_not(tmp_path):
+    names = [f"{number}{ending}" for number, ending in enumerate((".mrg", ".txt", ".trees", ".ptb", ".ptb.gz"))]
+    write(tmp_path, *(f"train/{name}" for name in names), "train/notes.md.gz", "validation.mrg")
+    assert [path.name for path in find_files(tmp_path)["train"]] == names
+
+
 def test_what_is_beside_a_file_of_trees_is_no_second_one_and_a_second_one_is_refused(tmp_path):
     write(tmp_path, "train.mrg", "train.mrg.bak", "validation.mrg")
     assert [path.name for path in find_files(tmp_path)["train"]] == ["train.mrg"]
