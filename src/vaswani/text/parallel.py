@@ -77,14 +77,15 @@ def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) ->
     if Path(paths[0]).samefile(paths[1]):
         raise UserError(f"{' and '.join(paths)} are one file, but must be two: sources and their translations")
     endings = [Path(name).suffix.removeprefix(".") for name in names]
-    if [ending.lower() for ending in endings] == [language.lower() for language in languages[::-1]]:
+    lowered, (source, target) = [ending.lower() for ending in endings], [language.lower() for language in languages]
+    if lowered == [target, source]:
         return paths[::-1]
-    if set(endings) <= LANGUAGE_CODES and set(endings) != set(languages):
+    if set(lowered) <= LANGUAGE_CODES and set(lowered) != {source, target}:
         raise UserError(
             f"the names of {' and '.join(paths)} end in language codes, {list_names(endings)}, but must end in "
             f"{list_names(languages)} or in none"
         )
-    if endings[0] == languages[1] or endings[1] == languages[0]:
+    if lowered[0] == target or lowered[1] == source:
         raise UserError(
             f"the names of {' and '.join(paths)} end in {list_names(endings)}, but the first must hold "
             f"{languages[0]!r} and the second {languages[1]!r}"

@@ -177,6 +177,8 @@ def test_a_changed_file_is_read_again_even_one_of_the_same_size(tmp_path):
             {"a.txt": "x\n", "a.en": "x\n"},
             "a.txt and .*a.en end in 'txt', 'en', but the first must hold 'en' and the second 'de'",
         ),
+        ({"a.EN": "x\n", "a.FR": "x\n"}, "end in language codes, 'EN', 'FR', but must end in 'en', 'de' or in none"),
+        ({"a.DE": "x\n", "b.txt": "x\n"}, "end in 'DE', 'txt', but the first must hold 'en' and the second 'de'"),
         ({"a.tsv": b"x\ty\nx\t\xff\n"}, "a.tsv is not UTF-8 in line 2"),
         ({"a.jsonl": '{"en": "x", "de": "y"}\n{"en": "x"}\n'}, r"a.jsonl has no key 'de' in row 2 \(line 2\)"),
         ({"a.jsonl": "{\n"}, r"a.jsonl has no JSON object in row 1 \(line 1\)"),
