@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 
 import pytest
 import small_parser
@@ -91,6 +92,19 @@ def test_pairs_that_a_table_of_positions_does_not_hold_are_left_out_and_counted(
         list(encode_in_batches(tokenizer, text, 100, 1, said.append))
 
 
+def test_the_longer_side_of_a_pair_fills_a_batch(tokenizer):
+    text = EvaluationSet("", "test", ["six"] * 8, ["one two three " * 5] * 8)
+    longest = len(tokenizer(text.references[0]).input_ids)
+    sizes = [labels.numel() for _, _, labels in encode_in_batches(tokenizer, text, 2 * longest)]
+    assert sizes == [2 * longest] * 4
+
+
+def test_a_likelihood_beyond_all_numbers_is_still_written_down(model, tokenizer, monkeypatch):
+    monkeypatch.setattr("vaswani.evaluation.negative_log_likelihood", lambda model, batches: 1000.0)
+    evaluation, _ = evaluate(model, tokenizer, TEXT, [], num_beams=1, max_new_tokens=1)
+    assert (evaluation.nll, evaluation.perplexity) == (1000.0, round(math.exp(100), 3))
+
+
 def test_long_pairs_count_and_empty_ones_do_not(tokenizer):
     text = EvaluationSet("", "test", ["one " * 300, "", "two"], ["eins " * 300, "x", " "])
     [(input_ids, _, labels)] = encode_in_batches(tokenizer, text, 10)
@@ -151,6 +165,16 @@ def test_the_decoding_is_named(model):
     assert describe_decoding(marian_twin(model), {"num_beams": 2}) == "beam 2, length_penalty 1.0"
     if kernel_problem() is None:
         assert describe_decoding(model.quantize(), {}) == "greedy, int8"
+
+
+def test_what_the_models_own_settings_ask_for_is_named_too(model):
+    model.generation_config.update(do_sample=True, min_new_tokens=2)
+    assert describe_decoding(model, {}) == "sampling, at least 2 token(s)"
+    model.generation_config.length_penalty = 1.2
+    assert describe_decoding(model, {"num_beams": 2}) == "beam 2, length_penalty 1.2, at least 2 token(s)"
+    assert describe_decoding(model, {"num_beams": 2, "length_penalty": 2.0, "min_new_tokens": 0}) == (
+        "beam 2, length_penalty 2.0"
+    )
 
 
 def test_parses_are_scored_as_trees_constrained_or_not(tmp_path):
