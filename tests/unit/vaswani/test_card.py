@@ -6,6 +6,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from vaswani.card import END_OF_TABLE, add_to_card, eval_results, table_row
+from vaswani.results import ParsingEvaluation
 
 
 def cells(row: str) -> list[str]:
@@ -35,6 +36,8 @@ def test_weights_that_are_no_average_are_named(evaluation):
     one = dataclasses.replace(evaluation, averaged_checkpoints=1, paper_bleu=None)
     assert cells(table_row(one, "text"))[2] == "beam 4, alpha 0.6; step 500"
     assert cells(table_row(one, "text"))[6] == "-"
+    unknown = dataclasses.replace(one, averaged_checkpoints=None, checkpoint=None)
+    assert cells(table_row(unknown, "text"))[2] == "beam 4, alpha 0.6; the last"
 
 
 def test_every_metric_of_the_model_index_is_named_as_what_it_is(evaluation):
@@ -75,10 +78,32 @@ def test_later_evaluations_stand_in_the_table_in_their_order(evaluation, card):
     assert names == ["first.de"] * 5 + ["second.de"] * 5
 
 
-def test_a_card_without_a_name_gets_that_of_its_folder(evaluation, card, monkeypatch):
+def test_a_card_without_a_name_gets_that_of_its_folder_and_another_keeps_its_own(evaluation, card, monkeypatch):
     monkeypatch.chdir(card.parent)
     add_to_card(evaluation, Path("README.md"))
     assert ModelCard.load(card).data.model_name == "model"
+    data = ModelCard.load(card)
+    data.data.model_name = "its own"
+    data.save(card)
+    add_to_card(evaluation, card)
+    assert ModelCard.load(card).data.model_name == "its own"
+
+
+def test_a_card_of_one_language_names_it_as_one(evaluation, card):
+    card.write_text("---\nlanguage: de\n---\n")
+    add_to_card(evaluation, card)
+    assert {result.task_name for result in ModelCard.load(card).data.eval_results} == {"Translation de"}
+
+
+def test_parses_are_no_translations_in_the_model_index():
+    scores = {"bracketing_recall": 1.0, "bracketing_precision": 2.0, "bracketing_f1": 3.0, "tagging_accuracy": 4.0}
+    scores |= {"average_crossing": 5.0, "no_crossing": 6.0, "two_or_less_crossing": 7.0, "exact_match": 8.0}
+    parses = ParsingEvaluation(split="test", sentences=3, evalb_errors=1, bracketing_f1_by_length={}, **scores)
+    results = eval_results(parses, ["en", "tree"], "WSJ")
+    assert [(r.metric_type, r.metric_value) for r in results] == [
+        ("f1", 3.0), ("recall", 1.0), ("precision", 2.0), ("accuracy", 4.0),
+    ]  # fmt: skip
+    assert {(r.task_type, r.task_name) for r in results} == {("token-classification", "Constituency parsing")}
 
 
 def test_a_card_that_cannot_be_written_stays_as_it_was(evaluation, card, monkeypatch):

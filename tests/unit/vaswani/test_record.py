@@ -68,6 +68,11 @@ def test_a_row_goes_to_the_run_of_its_model_or_checkpoint(evaluation, run):
     assert rows[2:] == [evaluation.to_row()] * 2
 
 
+def test_metrics_beside_a_model_that_are_no_runs_are_left_alone(run):
+    (run / "recipe.toml").unlink()
+    assert metrics_of(run / "model") == run / "model" / "metrics.jsonl"
+
+
 def test_a_folder_by_itself_has_its_own_metrics_and_a_hub_id_none(evaluation, tmp_path):
     assert record(evaluation, str(tmp_path)) == f"Recorded in {tmp_path / 'metrics.jsonl'}"
     assert record(evaluation, "some/model") == "Not recorded: some/model is no folder."

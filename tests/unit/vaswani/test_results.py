@@ -20,6 +20,11 @@ def test_a_row_of_parses_has_its_own_scores():
     scores |= {"average_crossing": 5.0, "no_crossing": 6.0, "two_or_less_crossing": 7.0, "exact_match": 8.0}
     groups = {"1-10": {"sentences": 3, "bracketing_f1": 9.0}}
     evaluation = ParsingEvaluation(split="test", sentences=3, evalb_errors=1, bracketing_f1_by_length=groups, **scores)
+    of_a_model = dataclasses.replace(evaluation, well_formed=98.5)
+    assert of_a_model.scores() == [
+        "F1 3.00 (recall 1.00, precision 2.00)", "tags 4.0%", "well-formed 98.5%", "1 left out by EVALB",
+    ]  # fmt: skip
+    assert len(dataclasses.replace(of_a_model, evalb_errors=0).scores()) == 3
     assert evaluation.to_row() == {"split": "test", "sentences": 3, "evalb_errors": 1, **scores} | {
         "bracketing_f1_by_length": groups
     }
