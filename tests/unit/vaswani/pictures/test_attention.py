@@ -60,6 +60,12 @@ def test_weights_are_those_of_the_model_which_is_left_as_it_was(model, tokenizer
     assert (found.inputs, found.target) == (["<start>", "Ġeins", "Ġzwei"], ["Ġeins", "Ġzwei", "</s>"])
 
 
+def test_dropout_is_off(random_model, tokenizer):
+    model = random_model(vocab_size=286, dropout=0.5, attention_dropout=0.5)
+    expected = read_attention(model, tokenizer, "one two", "eins").weights[CROSS]
+    assert np.array_equal(read_attention(model.train(), tokenizer, "one two", "eins").weights[CROSS], expected)
+
+
 def test_without_a_target_it_is_what_the_model_translates(model, tokenizer):
     found = read_attention(model, tokenizer, "one two three", max_new_tokens=5, num_beams=2)
     source = tokenizer("one two three", return_tensors="pt").input_ids
@@ -154,6 +160,7 @@ def test_the_facts_of_a_head_are_what_they_say():
     even = head_facts(np.array([[1.0, 0, 0], [0, 0, 1.0]]), CROSS)
     assert (even.entropy, even.distance, even.previous) == (0.0, 0.0, None)
     assert head_facts(np.array([[0, 0, 1.0], [1.0, 0, 0]]), CROSS).distance == 2.0
+    assert head_facts(np.array([[0.5, 0, 0.5]]), CROSS).distance == 1.0  # of a single token, from the first on
 
 
 def test_the_alignment_is_the_mean_over_layers_and_heads():

@@ -30,12 +30,19 @@ def test_each_head_has_its_colour_and_no_two_lines_hide_each_other(attention):
     assert len({tuple(line.get_ydata()) for line in lines}) == len(lines) == 6
 
 
+def test_a_figure_has_room_for_the_longer_side(attention):
+    [axes] = draw_lines(attention, CROSS, 0, [0]).axes
+    assert axes.get_ylim() == (2.5, -0.5)  # three tokens on the right
+
+
 def test_a_map_has_a_square_for_each_weight(attention):
+    attention.weights[CROSS][1] /= 2  # whatever its weights, 1 is the darkest
     first, second = draw_map(attention, CROSS, 1, [0, 2]).axes
     assert np.allclose(second.images[0].get_array(), attention.weights[CROSS][1, 2])
     assert second.images[0].get_clim() == (0, 1)
     assert (first.get_title(), second.get_title()) == ("head 1", "head 3")
     assert [label.get_text() for label in second.get_xticklabels()] == ["one", "$x", "</s>"]
+    assert [label.get_text() for label in second.get_yticklabels()] == ["eins", "</s>"]
 
 
 def test_a_figure_says_what_it_had_no_room_for():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vaswani.pictures.attention import CROSS, Attention
-from vaswani.pictures.attention_motion import MOST_WORDS, draw_motion
+from vaswani.pictures.attention_motion import MOST_WORDS, REST, SECONDS, draw_motion
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,9 +26,13 @@ def test_each_word_comes_after_the_one_before_with_a_line_for_each_weight():
         if group.get("class").startswith("l")
     ]
     assert groups == [["0.90", "0.10"], ["0.99"]]
-    begins = [float(begin) for begin in re.findall(r"@keyframes w\d\{0%,([\d.]+)%", svg)]
-    assert begins == sorted(set(begins))
-    assert begins[0] == 0
+    total = 2 * SECONDS + REST
+    times = {
+        name: [round(total * float(time) / 100, 1) for time in (begin, end)]
+        for name, begin, end in re.findall(r"@keyframes (\w\d)\{0%,([\d.]+)%\{.*?%,([\d.]+)%\{opacity:1\}", svg)
+    }
+    assert times == {"w0": [0, total], "l0": [0, SECONDS], "w1": [SECONDS, total], "l1": [SECONDS, 2 * SECONDS]}
+    assert svg.count(f" {total:.1f}s infinite") == 4
     assert "prefers-reduced-motion" in svg
 
 
@@ -38,6 +42,13 @@ def test_a_line_goes_from_its_word_to_the_one_that_is_looked_at():
     places = {"".join(text.itertext()): text.get("x") for text in drawn.iter(f"{SVG}text")}
     [line] = drawn.iter(f"{SVG}line")
     assert (line.get("x1"), line.get("x2")) == (places["eins"], places["two"])
+
+
+def test_the_shorter_line_stands_in_the_middle():
+    svg = draw_motion(attention(["Ġone", "Ġtwo", "</s>"], ["Ġeins", "</s>"], np.full((1, 1, 2, 3), 1 / 3)))
+    drawn = ElementTree.fromstring(svg)
+    [eins] = [text for text in drawn.iter(f"{SVG}text") if text.text == "eins"]
+    assert float(eins.get("x") or 0) == pytest.approx(float(drawn.get("width") or 0) / 2, abs=1)
 
 
 def test_words_are_text_and_a_long_sentence_says_that_it_is_cut():

@@ -53,6 +53,7 @@ def test_the_alignment_names_the_words_that_are_looked_at_most(attention):
     attention.weights[CROSS][:, :, 0, 1] = attention.weights[CROSS][:, :, 1, 3] = 1
     page = attention_page(attention, "x")
     assert '<th scope="row" dir="auto">fort</th><td dir="auto">undo 100%' in page
+    assert "At most 1.6 bits of entropy are possible" in page  # over three words
     assert '<th scope="row" dir="auto">&lt;/s&gt;</th><td dir="auto">&lt;/s&gt; 100%' in page
 
 
@@ -78,3 +79,9 @@ def test_a_sentence_too_long_for_a_screen_is_announced(attention):
     size = WINDOW + 1
     long = Attention(["Ġa"] * size, ["<start>"], ["</s>"], {ENCODER: np.full((1, 1, size, size), 1 / size)})
     assert f"With {size} tokens it is too long for one screen: {WINDOW} tokens" in attention_page(long, "x")
+    long = Attention(["</s>"], ["Ġa"] * size, ["Ġa"] * size, {CROSS: np.ones((1, 1, size, 1))})
+    assert f"With {size} tokens it is too long for one screen" in attention_page(long, "x")
+
+
+def test_the_sentences_stand_above_it_without_their_ends(attention):
+    assert '<p dir="auto">undo</p><p dir="auto">fort</p>' in attention_page(attention, "x")

@@ -6,7 +6,7 @@ from small_parser import SENTENCES, TREES
 
 from vaswani.models.trees_vaswani import Tree
 from vaswani.parsing.treebank import read_trees
-from vaswani.pictures.trees import draw_trees, height
+from vaswani.pictures.trees import CHARACTER, GAP, LEVEL, draw_trees, height
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -36,6 +36,24 @@ def test_words_stand_in_a_line_from_left_to_right_and_constituents_above_them(tr
     assert words == sorted(words)
     assert len({y for _, y in words}) == 1
     assert all(float(text.get("y") or 0) < words[0][1] for text in texts(svg, "label"))
+
+
+def test_a_constituent_stands_above_the_middle_of_its_children_and_its_highest_one():
+    tree = Tree("S", [Tree("NN", ["a"]), Tree("NP", [Tree("DT", ["b"]), Tree("NN", ["c"])])])
+    svg = draw_trees({"model": tree})
+    found = {
+        kind: [(float(t.get("x") or 0), float(t.get("y") or 0)) for t in texts(svg, kind)] for kind in ("tag", "label")
+    }
+    (first, second, third), (inner, outer) = found["tag"], found["label"]
+    assert inner[0] == (second[0] + third[0]) / 2
+    assert outer[0] == pytest.approx((first[0] + inner[0]) / 2, abs=0.1)
+    assert first[1] - inner[1] == inner[1] - outer[1] == LEVEL
+
+
+def test_the_longer_of_word_and_tag_takes_its_room():
+    svg = draw_trees({"model": Tree("S", [Tree("LONGESTTAG", ["a"]), Tree("LONGESTTAG", ["b"])])})
+    left, right = (float(text.get("x") or 0) for text in texts(svg, "tag"))
+    assert right - left == pytest.approx(CHARACTER * len("LONGESTTAG") + GAP, abs=0.1)
 
 
 def test_everything_lies_within_the_picture_and_no_two_lines_cross(trees):
