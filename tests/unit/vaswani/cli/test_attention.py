@@ -49,7 +49,7 @@ def test_its_flags_reach_the_figure_and_the_search(folder, monkeypatch):
     monkeypatch.setattr(module, "read_attention", read)
     monkeypatch.setattr("vaswani.pictures.attention_figures.draw_map", draw)
     monkeypatch.setattr("vaswani.pictures.attention_figures.save", lambda figure, path: None)
-    flags = ["--kind", "encoder", "--layer", "1", "--heads", "2,1", "--words", "--as", "map", "--num_beams", "3"]
+    flags = ["--kind", "encoder", "--layer", "1", "--heads", "2,1,2", "--words", "--as", "map", "--num_beams", "3"]
     assert show("--output", "x.png", *flags, "--max_new_tokens", "4") == 0
     assert given["search"] == ("one two", None, {"num_beams": 3, "max_new_tokens": 4})
     assert given["figure"] == ("encoder", 0, [1, 0], ["Ġone", "Ġtwo", "</s>"])
@@ -65,6 +65,10 @@ def test_its_flags_reach_the_figure_and_the_search(folder, monkeypatch):
         (
             ["--output", "x.svg", "--as", "motion", "--layer", "2"],
             "layer is not for --as motion, an .svg of encoder-decoder attention as a whole",
+        ),
+        (
+            ["--output", "x.svg", "--as", "motion", "--heads", "2"],
+            "heads is not for --as motion, an .svg of encoder-decoder attention as a whole",
         ),
         (
             ["--output", "x.png", "--as", "motion"],

@@ -42,7 +42,8 @@ def test_it_serves_until_a_signal_ends_it_in_order(number, served, monkeypatch, 
 
 
 def test_a_port_that_is_none_and_one_in_use_are_told_in_a_sentence(served, monkeypatch, capsys):
-    assert cli.main(["demo", "--model", "m", "--server_port", "70000"]) == 1
+    for port in ("0", "65536"):
+        assert cli.main(["demo", "--model", "m", "--server_port", port]) == 1
 
     def refuse(*_, **__):
         raise OSError("Cannot find empty port in range: 80-80.")
@@ -50,7 +51,8 @@ def test_a_port_that_is_none_and_one_in_use_are_told_in_a_sentence(served, monke
     monkeypatch.setattr(module, "serve", refuse)
     assert cli.main(["demo", "--model", "m", "--server_port", "80"]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "error: server_port=70000 must be from 1 to 65535",
+        "error: server_port=0 must be from 1 to 65535",
+        "error: server_port=65536 must be from 1 to 65535",
         "error: server_name='127.0.0.1', server_port=80 cannot be served on: another program may use that port; "
         "choose another, or leave it out",
     ]

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,6 +114,32 @@ def test_the_first_tree_is_drawn_beside_gold():
     assert ">model<" in svg
     assert ">gold<" in svg
     assert svg.count(">sleeps<") == 2
+
+
+def test_of_several_windows_the_first_tree_is_drawn_and_each_is_parsed_in_batches_of_the_size_asked_for(monkeypatch):
+    from vaswani import translation
+
+    sizes, translate = [], translation.translate
+
+    def watched(*given, max_batch_tokens, **how):
+        sizes.append(max_batch_tokens)
+        return translate(*given, max_batch_tokens=max_batch_tokens, **how)
+
+    monkeypatch.setattr(translation, "translate", watched)
+    parse("--picture", "out.svg", "--read_ahead", "1", "--max_batch_tokens", "7")
+    assert ">sleeps<" in Path("out.svg").read_text()
+    assert sizes == [7] * len(LINES)
+
+
+@pytest.mark.parametrize("flags", [(), ("--unconstrained",)])
+def test_memory_is_foretold_of_the_search_that_runs(flags, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "vaswani.memory.Forecast",
+        lambda *given, **how: asked.append(how) or SimpleNamespace(shortage=lambda *given: None),
+    )
+    parse("--workers", "1", *flags)
+    assert asked == [{"is_constrained": not flags, "workers": 1}]
 
 
 def test_too_little_memory_is_said_before_it_is_needed(monkeypatch, capsys):

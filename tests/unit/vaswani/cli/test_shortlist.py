@@ -1,5 +1,6 @@
 """`vaswani shortlist` within this process, for a model of random weights; tests/e2e/test_translate.py uses one."""
 
+import re
 import resource
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_defaults_are_fifty_candidates_and_two_hundred_frequent_tokens(tokenizer
     made = Shortlist.load("model", tokenizer)
     assert (made.candidates.shape[1], made.frequent) == (50, 200)
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_columns_and_tokenizer_may_be_others_than_the_models(tokenizer, capsys):
+    assert cli.main(["shortlist", *FILES, "--quiet"]) == 0
+    expected = as_lists(Shortlist.load("model", tokenizer))
+    share = float(re.search(r"and ([\d.]+)% of the target tokens", capsys.readouterr().err)[1])
+    assert 50 < share <= 100
+    tokenizer.save_pretrained("elsewhere")
+    Path("model", "tokenizer.json").unlink()
+    Path("data").mkdir()
+    columns = {"en": ["six"] * 5, "de": ["six"] * 5, "x": ENGLISH, "y": GERMAN}
+    Dataset.from_dict(columns).to_parquet("data/train-00000-of-00001.parquet")
+    flags = ["--dataset_name", "data", "--source_lang", "x", "--target_lang", "y", "--tokenizer", "elsewhere"]
+    assert cli.main(["shortlist", "--model", "model", *flags, "--quiet"]) == 0
+    assert as_lists(Shortlist.load("model", tokenizer)) == expected
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

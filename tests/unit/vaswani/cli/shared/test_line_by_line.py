@@ -116,6 +116,26 @@ def test_a_file_takes_what_is_written_to_standard_output(run):
     assert Path("out").read_text() == "kept\nba\n"
 
 
+def test_a_reader_that_has_had_enough_ends_it_without_a_word(run, capsys):
+    Path("in").write_text("ab\n")
+    readable, writable = os.pipe()
+    os.close(readable)
+    with os.fdopen(writable, "w") as pipe, standing_for(1, pipe):
+        assert run("--input", "in") == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_standard_input_that_is_closed_is_named(run):
+    descriptor = os.dup(0)
+    os.close(0)
+    try:
+        with pytest.raises(UserError, match=r"^standard input cannot be opened: Bad file descriptor$"):
+            run("--output", "out")
+    finally:
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+
+
 def test_two_do_not_write_one_output(run, monkeypatch):
     monkeypatch.setattr(line_by_line, "PATIENCE", 0.1)
     Path("in").write_text("ab\n")
