@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 from small_parser import SENTENCES, TREES, save_parser
 
-from vaswani import cli, workers
+from vaswani import cli, evaluation, workers
 from vaswani.errors import UserError
 from vaswani.parsing.treebank import read_trees
 from vaswani.scoring.protocols import score, tokenize
@@ -165,9 +165,17 @@ def test_warnings_come_before_the_scores(files, tmp_path, capsys):
     assert "warning: 40 of 40 hypotheses hold &quot; or the like" in capsys.readouterr().err
 
 
+def test_a_test_set_that_is_not_whole_is_warned_of(files, capsys):
+    shutil.copy("test.de", "newstest2014.de")
+    evaluate(["--hypothesis", "good.de", "--reference", "newstest2014.de"])
+    assert "warning: newstest2014 has 3,003 lines, but this has 40" in capsys.readouterr().err
+
+
 def test_of_tokenized_text_only_empty_hypotheses_are_warned_of(files, tmp_path, capsys):
     (tmp_path / "hyp.tok").write_text("\n" + "gu@@ t .\n" * 39)
-    evaluate(["--hypothesis", "hyp.tok", "--reference", "test.de", "--tokenized"])
+    (tmp_path / "old.tok").write_text("gu@@ t .\n" * 40)
+    flags = ["--reference", "test.de", "--tokenized", "--baseline_hypothesis", "old.tok"]
+    evaluate(["--hypothesis", "hyp.tok", *flags])
     said = capsys.readouterr().err
     assert said.count("warning: ") == said.count("warning: 1 of 40 hypotheses are empty") == 1
 
@@ -305,6 +313,54 @@ def test_a_text_of_empty_lines_is_refused_in_a_sentence(published, tmp_path):
     for flag in ("--source", "--reference"):
         with pytest.raises(UserError, match=r"^the text holds no pair to score: one at least must have text on both"):
             evaluate([*published, flag, "empty"])
+
+
+def test_flags_reach_both_models_and_the_likelihood(published, monkeypatch):
+    asked, batches, translate = [], [], evaluation.translate_all
+
+    def watched(*given, **how):
+        asked.append({name: how.get(name) for name in ("max_batch_tokens", "max_new_tokens", "num_beams")})
+        return translate(*given, **how)
+
+    def encode(tokenizer, text, max_tokens, *others):
+        batches.append(max_tokens)
+        return evaluation.encode_in_batches(tokenizer, text, max_tokens, *others)
+
+    for module in ("vaswani.evaluation", "vaswani.cli.evaluate"):
+        monkeypatch.setattr(f"{module}.translate_all", watched)
+    monkeypatch.setattr("vaswani.cli.evaluate.encode_in_batches", encode)
+    flags = ["--max_batch_tokens", "99", "--num_beams", "2", "--baseline_model", "model", "--no_record"]
+    evaluate([*published, *flags])
+    assert asked == [{"max_batch_tokens": 99, "max_new_tokens": 1, "num_beams": 2}] * 2
+    assert batches == [99]
+
+
+def test_pairs_beyond_a_table_of_positions_are_left_out_of_the_likelihood(
+    random_model, tokenizer, files, tmp_path, capsys
+):
+    tokenizer.save_pretrained("model")
+    random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=20).save_pretrained(
+        "model"
+    )
+    Path("two.en").write_text("one\n" + "one two three four five six " * 9 + "\n")
+    Path("two.de").write_text("one\n" * 2)
+    flags = ["--model", "model", "--source", "two.en", "--reference", "two.de", "--max_new_tokens", "1", "--no_record"]
+    evaluate(flags)
+    assert "warning: 1 of 2 pairs are longer than the model's 20 positions" in capsys.readouterr().err
+
+
+def test_a_dataset_has_the_columns_of_the_models_languages(model, tokenizer, files, capsys):
+    model.config.source_lang, model.config.target_lang = "en", "de"
+    for part in (model, tokenizer):
+        part.save_pretrained("model")
+    Path("data").mkdir()
+    Path("data/test.jsonl").write_text('{"en": "one two", "de": "eins zwei", "fr": "un deux"}\n')
+    for given, language in (([], "de"), (["--target_lang", "fr"], "fr")):
+        evaluate(
+            ["--model", "model", "--dataset_name", "data", "--max_new_tokens", "1", "--no_record", "--json", *given]
+        )
+        row = json.loads(capsys.readouterr().out)
+        assert (row["target_lang"], row["test_set"], row["split"]) == (language, "data", "test")
 
 
 def test_samples_are_the_first_of_all_files(files, capsys):
