@@ -169,6 +169,13 @@ def test_fewer_tokens_than_candidates_are_enough(model, source):
         assert tokens.tolist() == [[22, 0]] * 4
 
 
+@pytest.mark.parametrize("given", [{}, {"output_scores": True}], ids=["cut", "whole"])
+def test_where_all_that_is_allowed_is_ruled_out_nothing_has_a_probability(given, model, source):
+    how = {"num_beams": 2, "min_new_tokens": 3, "suppress_tokens": [5], "return_dict_in_generate": True} | given
+    output = model.generate(**source, **how, logits_processor=[AllowedTokens([0, 5])])
+    assert output.sequences_scores.tolist() == [-math.inf] * 4
+
+
 def test_an_output_layer_with_a_bias_is_cut_with_it(model, source, random_model):
     model.lm_head.bias = torch.nn.Parameter(torch.randn(23) * 3)
     settings = BEAMS | {"return_dict_in_generate": True, "logits_processor": [AllowedTokens(IDS)]}

@@ -46,6 +46,7 @@ def test_padding_is_the_last_id_and_the_start_unless_given():
         ({"max_position_embeddings": 0}, "max_position_embeddings=0 must be at least 1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 must be a number above 0"),
         ({"layer_norm_eps": float("nan")}, "layer_norm_eps=nan must be a number above 0"),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps=inf must be a number above 0"),
         ({"vocab_size": 99, "eos_token_id": 99}, "eos_token_id=99 must be an id below vocab_size=99"),
         ({"vocab_size": 99, "eos_token_id": [0, -1]}, "eos_token_id=-1 must be an id below vocab_size=99"),
         ({"d_model": 16, "hidden_size": 32}, "d_model=16 and hidden_size=32 are one field: give one of them"),
@@ -91,6 +92,11 @@ def test_saved_and_loaded_it_stays_the_same(tmp_path):
     saved = json.loads((tmp_path / "config.json").read_text())
     assert set(saved["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
     assert set(saved["custom_pipelines"]) == {"translation", "translation_en_to_de"}
+
+
+@pytest.mark.parametrize("languages", [{}, {"source_lang": "en"}, {"target_lang": "de"}], ids=str)
+def test_a_direction_of_which_a_side_is_unknown_is_no_task(languages):
+    assert set(VaswaniConfig(**languages).to_dict()["custom_pipelines"]) == {"translation"}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("hub_configs/*/config.json")), ids=lambda path: path.parent.name)

@@ -98,6 +98,10 @@ def attention_of_ones_own(model, monkeypatch):
     model.config._attn_implementation = "ones_own"
 
 
+def attention_that_nobody_registered(model, monkeypatch):
+    model.config._attn_implementation = "elsewhere"
+
+
 def feed_forward_of_a_class(model, monkeypatch):
     monkeypatch.setattr(VaswaniDecoderLayer, "_feed_forward", lambda self, states: states)
 
@@ -120,8 +124,8 @@ def cache_order_of_ones_own(model, monkeypatch):
         hook, pre_hook, hook_of_all_modules, hook_on_the_projection, hook_on_the_whole, hook_on_both_stacks,
         compiled_layer, forward_of_an_object, forward_of_a_class, forward_of_a_subclass, inputs_of_ones_own,
         inputs_of_another_model, subclass_of_a_parameter, weight_elsewhere, subclass_of_a_module, training,
-        attention_of_ones_own, cache_order_of_ones_own, feed_forward_of_a_class, residual_of_an_object,
-        mask_of_an_object,
+        attention_of_ones_own, attention_that_nobody_registered, cache_order_of_ones_own, feed_forward_of_a_class,
+        residual_of_an_object, mask_of_an_object,
     ],
 )  # fmt: skip
 def test_a_changed_model_is_asked_itself(change, random_model, monkeypatch):
