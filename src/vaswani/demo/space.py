@@ -27,7 +27,7 @@ from vaswani.demo.app import launch
 launch(Path(__file__).parent / "model")
 '''
 README = """---
-title: {title}
+title: {quoted}
 emoji: 🌐
 colorFrom: blue
 colorTo: green
@@ -102,6 +102,7 @@ def _readme(model: Path) -> str:
     name = getattr(card, "model_name", None) or model.resolve().name
     return README.format(
         title=name,
+        quoted=json.dumps(str(name), ensure_ascii=False),  # YAML would read "a: b", "1" or "no" as something else
         gradio=GRADIO,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         license=getattr(card, "license", None) or "apache-2.0",

@@ -41,6 +41,14 @@ def test_its_requirements_are_those_of_the_library_and_the_demo_pinned_as_they_w
     assert set(lines) <= set((ROOT / "constraints.txt").read_text().splitlines())
 
 
+@pytest.mark.parametrize("name", ["2026", "no", "small: en-de #1", 'a "b" \\ü'])
+def test_its_title_is_the_name_of_the_folder_whatever_yaml_makes_of_it(name, model, tmp_path):
+    write_space(model.rename(tmp_path / name), tmp_path / "space")
+    _, front, text = (tmp_path / "space/README.md").read_text(encoding="utf-8").split("---\n")
+    assert yaml.safe_load(front)["title"] == name
+    assert f"# {name}\n" in text
+
+
 def test_its_title_is_the_name_on_the_card(model, tmp_path):
     (model / "README.md").write_text("---\nmodel_name: en-de\nlicense: mit\n---\nx")
     write_space(model, tmp_path / "space")
