@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, first_line
 from vaswani.files import new_folder
 from vaswani.models.trees_vaswani import TREES
 from vaswani.registration import MODELS
@@ -72,7 +72,8 @@ def write_space(model: Path, folder: Path) -> None:
     Raises
     ------
     UserError
-        If `model` is no published folder or a parser, or `folder` exists or cannot be written.
+        If `model` is no published folder or a parser, its card cannot be read, or `folder` exists or cannot be
+        written.
     """
     if not (model / "config.json").is_file() or not (model / "tokenizer.json").is_file():
         raise UserError(f"model={str(model)!r} must be a published folder, with config.json and tokenizer.json")
@@ -98,7 +99,10 @@ def write_space(model: Path, folder: Path) -> None:
 
 
 def _readme(model: Path) -> str:
-    card = ModelCard.load(model / "README.md").data if (model / "README.md").is_file() else None
+    try:
+        card = ModelCard.load(model / "README.md").data if (model / "README.md").is_file() else None
+    except Exception as error:  # depending on what stands in a card, the libraries raise half a dozen kinds
+        raise UserError(f"model={str(model)!r} has a README.md that is no model card: {first_line(error)}") from error
     name = getattr(card, "model_name", None) or model.resolve().name
     return README.format(
         title=name,

@@ -81,6 +81,14 @@ def test_a_folder_that_exists_and_a_model_that_is_none_are_refused(model, tmp_pa
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize("content", [b"# Sch\xf6n\n", b"---\n{\n---\n"])
+def test_a_card_that_cannot_be_read_is_said_in_a_sentence(content, model, tmp_path):
+    (model / "README.md").write_bytes(content)
+    with pytest.raises(UserError, match=r"^model='.*mine' has a README\.md that is no model card: .+$"):
+        write_space(model, tmp_path / "space")
+    assert list(tmp_path.iterdir()) == [model]
+
+
 def test_half_a_space_does_not_stay(model, tmp_path, monkeypatch):
     def end(model):
         raise OSError(28, "No space left on device")
