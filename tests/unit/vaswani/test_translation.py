@@ -31,7 +31,7 @@ def test_neither_order_nor_batch_size_changes_a_translation_or_a_score(model, to
     assert together[1] == together[4] == [("", 0.0)] * num_beams
 
 
-@pytest.mark.parametrize("given", [{}, {"min_new_tokens": 66}])
+@pytest.mark.parametrize("given", [{}, {"min_new_tokens": 66}, {"min_length": 67}], ids=str)
 def test_beside_a_longer_sentence_a_greedy_translation_ends_where_it_would_alone(given, model, tokenizer):
     """Random weights find no end, so that each is as long as it may be."""
     sentences = ["one", "one two three four five six"]
@@ -137,6 +137,7 @@ def test_only_so_much_of_a_long_sentence_is_translated(limit, model, tokenizer, 
 
 
 def test_of_an_empty_sentence_there_are_as_many_translations_as_of_others(model, tokenizer):
+    model.generation_config.update(num_beams=2, num_return_sequences=2)
     config = GenerationConfig(num_beams=4, num_return_sequences=3, max_new_tokens=3)
     assert [len(found) for found in translate(model, tokenizer, ["", "one"], generation_config=config)] == [3, 3]
 

@@ -104,6 +104,16 @@ def test_padding_never_reaches_the_last_state(make, batch):
     assert (whole.last_states[0] - blind.last_states[0]).abs().max() > 1e-3
 
 
+def test_a_source_of_padding_alone_gives_numbers_too(make, batch):
+    model = make()
+    inputs = batch(model.config)
+    expected = model(**inputs).logits[[0, 2, 3]]
+    inputs["attention_mask"][1] = 0
+    logits = model(**inputs).logits
+    assert logits.isfinite().all()
+    assert torch.allclose(logits[[0, 2, 3]], expected, atol=1e-6)
+
+
 def test_a_whole_sequence_is_one_call_of_each_recurrent_layer(make, batch):
     model, calls = make(), []
     for module in model.modules():
