@@ -7,6 +7,7 @@ accelerate launch training/run.py --model_name_or_path runs/mine/model --output_
 accelerate launch training/run.py --help
 """
 
+import os
 import shutil
 import signal
 import sys
@@ -26,7 +27,7 @@ from training.checkpoints.manager import CheckpointManager
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import curriculum
 from training.data.preparation import Prepared, describe_counts, lengths, prepare
-from training.machine import usable_cores
+from training.machine import multiplies_bfloat16, usable_cores
 from training.publishing.folder import publish
 from training.publishing.hub import open_repository, push
 from training.recipe import parse_settings
@@ -135,6 +136,8 @@ def train_and_publish(
 def start_accelerator(settings: TrainingSettings) -> Accelerator:
     """Set up devices and processes, with all cores at work where there is no accelerator.
 
+    A CPU that has no instructions for bfloat16 trains in float32, and this is said.
+
     Raises
     ------
     UserError
@@ -142,11 +145,14 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
         installed.
     """
     log_with = None if settings.reporting.report_to == "none" else settings.reporting.report_to
+    on_a_cpu = not torch.accelerator.is_available()
+    precision = settings.run.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION")
+    is_too_slow = on_a_cpu and precision == "bf16" and not multiplies_bfloat16()
     warnings.filterwarnings("ignore", message="`log_with=.*no supported trackers")  # refused below
     try:
         accelerator = Accelerator(
-            cpu=not torch.accelerator.is_available(),  # several processes find each other only if told so
-            mixed_precision=settings.run.mixed_precision,
+            cpu=on_a_cpu,  # several processes find each other only if told so
+            mixed_precision="no" if is_too_slow else settings.run.mixed_precision,
             log_with=log_with,
             project_dir=settings.run.output_dir,
             # One process prepares the data, or evaluates, while the others wait: longer than NCCL's ten minutes.
@@ -156,6 +162,10 @@ def start_accelerator(settings: TrainingSettings) -> Accelerator:
         raise UserError(
             f"report_to={log_with!r}, mixed_precision={settings.run.mixed_precision!r}: {error}"
         ) from error
+    if is_too_slow:
+        accelerator.print(
+            f"mixed_precision={precision!r}: this CPU has no instructions for it, so the run is in float32"
+        )
     check_accelerator(accelerator, settings)
     if log_with is not None and not accelerator.log_with:
         raise UserError(f"report_to={log_with!r} is not installed: install it, or leave report_to out")

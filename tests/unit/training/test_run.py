@@ -145,6 +145,7 @@ def test_the_accelerator_is_that_of_the_settings(monkeypatch):
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     monkeypatch.setattr(run, "usable_cores", lambda: 6)
+    monkeypatch.setattr(run, "multiplies_bfloat16", lambda: True)
     run.start_accelerator(make_settings(mixed_precision="bf16", output_dir="runs/mine", report_to="tensorboard"))
     assert (seen["mixed_precision"], seen["project_dir"], seen["log_with"]) == ("bf16", "runs/mine", "tensorboard")
     assert threads == [3]
@@ -171,6 +172,31 @@ def test_trackers_are_told_every_setting_that_they_can_show():
     [config] = told
     assert (config["seed"], config["learning_rate_factor"], config["output_dir"]) == (5, 0.7, "it")
     assert not {"train_file", "max_time"} & set(config)
+
+
+@pytest.mark.parametrize(
+    ("asked", "by_variable", "has_gpu", "taken", "is_told"),
+    [
+        ("bf16", None, False, "no", True),
+        (None, "bf16", False, "no", True),
+        ("no", "bf16", False, "no", False),
+        (None, None, False, None, False),
+        ("bf16", None, True, "bf16", False),
+    ],
+)
+def test_a_cpu_without_instructions_for_bfloat16_trains_in_float32(
+    asked, by_variable, has_gpu, taken, is_told, monkeypatch
+):
+    told, said = {}, []
+    if by_variable is not None:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", by_variable)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(run, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(run, "Accelerator", lambda **given: told.update(given) or accelerator_of(print=said.append))
+    run.start_accelerator(make_settings(mixed_precision=asked))
+    assert told["mixed_precision"] == taken
+    sentence = "mixed_precision='bf16': this CPU has no instructions for it, so the run is in float32"
+    assert said == [sentence] * is_told
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
