@@ -259,7 +259,8 @@ def test_bytes_that_are_not_utf8_are_named_by_line_or_replaced(model, tmp_path, 
         "--quiet",
     ]
     assert main(flags) == 1
-    assert capfd.readouterr().err == f"error: {tmp_path / 'in'} is not UTF-8 in line 3: invalid start byte\n"
+    said = f"error: {tmp_path / 'in'} is not UTF-8 in line 3: invalid start byte (--replace_invalid reads such bytes "
+    assert capfd.readouterr().err == f"{said}as U+FFFD)\n"
     assert not (tmp_path / "out").exists()
     assert main([*flags, "--replace_invalid"]) == 0
     assert (tmp_path / "out").read_text().split("\n")[::3] == ["zwei eins", "fünf vier"]

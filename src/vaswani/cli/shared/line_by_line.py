@@ -24,6 +24,7 @@ BAR_OF_A_PIPE = "{desc}: {n_fmt} [{elapsed}, {rate_noinv_fmt}]"
 
 STANDARD = ("standard input", "standard output")
 PATIENCE = 2.0  # seconds
+HOW_TO_READ_IT = "(--replace_invalid reads such bytes as U+FFFD)"
 
 # Turns lines into as many groups of lines, and calls back with the number of lines after each batch of them.
 Work = Callable[[Sequence[str], Callable[[int], object]], list[str]]
@@ -113,7 +114,7 @@ def work_through(
 ) -> None:
     """Read, work and write, a window of lines at a time."""
     errors = "replace" if options.replace_invalid else "strict"
-    total = None if options.input is None else count_lines(options.input, errors)
+    total = None if options.input is None else count_input(options.input, errors)
     work, who = prepare()
     with ExitStack() as stack:
         source = open_descriptor(options.input, os.O_RDONLY, 0, stack)
@@ -135,6 +136,24 @@ def work_through(
             lines = work(sentences, progress.update)
             with interruption.deferred():
                 write_lines(target, lines)
+
+
+def count_input(path: str, errors: str) -> int | None:
+    """Count the lines of the input, None for a pipe, once it is known to be text.
+
+    Raises
+    ------
+    UserError
+        If it is missing, a directory, compressed, cannot be read, or is not UTF-8 (with the line).
+    """
+    if path.endswith((".gz", ".bz2", ".xz", ".zst", ".zip")) and os.path.isfile(path):
+        raise UserError(f"{path} is compressed: unpack it into a pipe instead, as zcat does, without --input")
+    try:
+        return count_lines(path, errors)
+    except UserError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise UserError(f"{error} {HOW_TO_READ_IT}") from error
+        raise
 
 
 def open_descriptor(path: str | None, how: int, standard: int, stack: ExitStack) -> int:
@@ -231,5 +250,5 @@ def read_sentences(source: int, options: argparse.Namespace, skip: int, errors: 
             except UserError as error:
                 if sentences:
                     yield sentences
-                raise UserError(f"{error} (--replace_invalid reads such bytes as U+FFFD)") from error
+                raise UserError(f"{error} {HOW_TO_READ_IT}") from error
         yield sentences

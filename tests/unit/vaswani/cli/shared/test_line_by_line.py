@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import gzip
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -57,6 +58,23 @@ def test_a_group_is_whole_or_done_again(run):
     Path("out").write_text("x\nx\nx\n")
     assert run("--input", "in", "--output", "out", "--resume", group=2) == 0
     assert Path("out").read_text() == "x\nx\ndc\ndc\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--replace_invalid"]])
+def test_a_compressed_file_is_not_taken_for_text(flags, run):
+    with gzip.open("in.gz", "wb") as file:
+        file.write(b"ab\n")
+    Path("out").write_text("kept\n")
+    with pytest.raises(UserError, match=r"in\.gz is compressed: unpack it into a pipe instead, as zcat does"):
+        run("--input", "in.gz", "--output", "out", *flags)
+    assert Path("out").read_text() == "kept\n"
+
+
+def test_of_a_file_that_is_not_utf_8_it_is_said_how_to_read_it(run):
+    Path("in").write_bytes(b"ab\n\xff\n")
+    with pytest.raises(UserError, match=r"in is not UTF-8 in line 2: invalid start byte \(--replace_invalid reads"):
+        run("--input", "in", "--output", "out")
+    assert run("--input", "in", "--output", "out", "--replace_invalid") == 0
 
 
 def test_what_does_not_go_together_is_refused(run):
