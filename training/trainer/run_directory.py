@@ -34,7 +34,7 @@ def make_output_dir(name: str | Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"output_dir={str(name)!r} cannot be written to: {error}") from error
+        raise UserError(f"output_dir={str(name)!r} cannot be written to: {error.strerror}") from error
     return directory
 
 

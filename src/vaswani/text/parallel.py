@@ -168,7 +168,8 @@ def _read_tsv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
                 f"{list_names(languages)}: if it is a pair of sentences, put the right header above it"
             )
         elif len(fields) != width:
-            raise UserError(f"{paths[0]} has {len(fields)} columns in line {number}, where {width} are expected")
+            columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+            raise UserError(f"{paths[0]} has {columns} in line {number}, where {width} are expected")
         else:
             yield {languages[0]: fields[source], languages[1]: fields[target]}
 
@@ -191,9 +192,8 @@ def _read_csv(paths: tuple[str], languages: tuple[str, str]) -> Iterator[dict[st
             if len(fields) == len(header):
                 yield {languages[0]: fields[source], languages[1]: fields[target]}
             elif fields:  # an empty line is no row
-                raise UserError(
-                    f"{paths[0]} has {len(fields)} columns in line {number}, where {len(header)} are expected"
-                )
+                columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+                raise UserError(f"{paths[0]} has {columns} in line {number}, where {len(header)} are expected")
             number = reader.line_num + 1  # where the next row begins
     except csv.Error as error:
         raise UserError(f"{paths[0]} is no CSV in line {number}: {str(error).split(' - ')[0]}") from error

@@ -156,7 +156,7 @@ def test_a_changed_file_is_read_again_even_one_of_the_same_size(tmp_path):
     ("files", "message"),
     [
         ({"a.en": "1\n2\n", "a.de": "1\n"}, "a.en has 2 lines but .*a.de has 1"),
-        ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 columns in line 2"),
+        ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 column in line 2, where 2 are expected"),
         (
             {"a.tsv": "en\tfr\nx\ty\n"},
             "first line of .*a.tsv looks like a header, 'en', 'fr', that does not name 'en', 'de'",
