@@ -6,11 +6,12 @@ from torch import nn
 
 from vaswani.models import int8_vaswani
 from vaswani.models.int8_vaswani import (
-    FEW_ROWS,
     CutInt8Linear,
+    Fbgemm,
     Int8Embedding,
     Int8IsMissing,
     Int8Linear,
+    OneDnn,
     _pack,
     is_quantized,
     kernel_problem,
@@ -19,7 +20,18 @@ from vaswani.models.int8_vaswani import (
 from vaswani.models.packing_vaswani import projection
 
 
-pytestmark = [pytest.mark.smoke, pytest.mark.skipif(kernel_problem() is not None, reason=str(kernel_problem()))]
+pytestmark = pytest.mark.smoke
+
+
+@pytest.fixture(autouse=True, params=[OneDnn, Fbgemm], ids=["oneDNN", "FBGEMM"])
+def kernel(request, monkeypatch):
+    """Multiply by this kernel, if the CPU can."""
+    monkeypatch.setattr(int8_vaswani, "KERNEL", request.param)
+    problem = kernel_problem.__wrapped__()
+    if problem is not None:
+        pytest.skip(problem)
+    monkeypatch.setattr(int8_vaswani, "kernel_problem", lambda: None)
+    return request.param
 
 
 def int8_linear(layer: nn.Linear) -> Int8Linear:
@@ -29,11 +41,11 @@ def int8_linear(layer: nn.Linear) -> Int8Linear:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(1, 64), (3, 5, 64)])
-def test_a_layer_multiplies_what_is_rounded_exactly(shape, bias):
+def test_a_layer_multiplies_what_is_rounded_exactly(shape, bias, kernel):
     layer = nn.Linear(64, 48, bias=bias)
     states = torch.randn(shape)
     rows, scales = quantize_rows(layer.weight.detach())
-    quantized, state_scales = quantize_rows(states)
+    quantized, state_scales = quantize_rows(states, kernel.largest)
     exact = (quantized.double() @ rows.double().T) * state_scales * scales[:, 0]
     computed = int8_linear(layer)(states)
     torch.testing.assert_close(computed, (exact + (layer.bias if bias else 0)).float())
@@ -55,13 +67,13 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, OneDnn.few_rows, OneDnn.few_rows + 1])
 def test_some_outputs_are_those_of_all(rows, bias):
     layer, ids, states = int8_linear(nn.Linear(64, 48, bias=bias)), torch.tensor([3, 4, 40]), torch.randn(rows, 64)
     assert torch.equal(layer.rows_of(ids)(states), layer(states)[:, ids])
 
 
-def test_some_outputs_are_packed_once_and_for_many_rows_alone(monkeypatch):
+def test_some_outputs_are_packed_once_and_for_many_rows_alone(kernel, monkeypatch):
     packed = []
 
     def pack(layers):
@@ -71,18 +83,19 @@ def test_some_outputs_are_packed_once_and_for_many_rows_alone(monkeypatch):
     monkeypatch.setattr(int8_vaswani, "_pack", pack)
     cut = int8_linear(nn.Linear(64, 48)).rows_of(torch.arange(20))
     project = projection(cut, "weight", [cut])
-    few, many = torch.randn(3, 64), torch.randn(FEW_ROWS + 1, 64)
+    few, many = torch.randn(3, 64), torch.randn(OneDnn.few_rows + 1, 64)
     before = project(few)
-    assert not packed
+    assert packed == [[cut]] * (kernel is Fbgemm)
     project(many)
     assert torch.equal(project(few), before)
     assert packed == [[cut]]
 
 
-def test_rounding_is_to_the_nearest_of_255_steps():
-    states = torch.tensor([[127.0, 0.4, -0.6, -127.0], [0.0, 0.0, 0.0, 0.0]])
-    rows, scales = quantize_rows(states)
-    assert rows.tolist() == [[127, 0, -1, -127], [0, 0, 0, 0]]
+@pytest.mark.parametrize("largest", [127, 63])
+def test_rounding_is_to_the_nearest_step(largest):
+    states = torch.tensor([[largest, 0.4, -0.6, -largest], [0.0, 0.0, 0.0, 0.0]])
+    rows, scales = quantize_rows(states, largest)
+    assert rows.tolist() == [[largest, 0, -1, -largest], [0, 0, 0, 0]]
     assert scales[0].item() == 1
 
 
@@ -152,9 +165,10 @@ def test_where_the_kernel_is_missing_a_model_stays_as_it_is(random_model, monkey
     assert not is_quantized(model)
 
 
-def test_a_cpu_without_the_instructions_is_told(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert "VNNI" in kernel_problem.__wrapped__()
+def test_rows_that_would_overflow_are_found_out(monkeypatch):
+    monkeypatch.setattr(int8_vaswani, "KERNEL", Fbgemm)
+    monkeypatch.setattr(Fbgemm, "largest", 127)
+    assert torch.cpu._is_vnni_supported() or "otherwise than expected" in kernel_problem.__wrapped__()
 
 
 @pytest.mark.parametrize("kind", [Int8Linear, CutInt8Linear])
@@ -168,11 +182,10 @@ def test_a_torch_without_the_kernel_or_with_another_one_is_told(monkeypatch):
     def missing(self, states):
         raise TypeError("unexpected argument\nand much more")
 
-    monkeypatch.setattr(Int8Linear, "forward", missing)
-    assert kernel_problem.__wrapped__().endswith("computes it otherwise than expected (unexpected argument)")
-    missing_kernel = f"torch {torch.__version__} has no kernel for it"
+    missing_kernel = f"torch {torch.__version__} has no kernel for it on this CPU"
     with monkeypatch.context() as patched:
-        patched.setattr(torch.ops, "onednn", object())
-        assert kernel_problem.__wrapped__() == missing_kernel
-    monkeypatch.delattr(torch, "_int_mm")
-    assert kernel_problem.__wrapped__() == missing_kernel
+        patched.setattr(Int8Linear, "forward", missing)
+        assert kernel_problem.__wrapped__() == f"{missing_kernel} (unexpected argument)"
+    monkeypatch.setattr(torch.ops, "onednn", object())
+    monkeypatch.setattr(torch.ops, "quantized", object())
+    assert kernel_problem.__wrapped__().startswith(missing_kernel)
