@@ -44,16 +44,6 @@ def describe_hardware(device: torch.device) -> str:
     return f"{names[0]}, {cores} {'core' if cores == 1 else 'cores'}"
 
 
-def multiplies_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16 by oneDNN: on x86 that takes AVX-512 or newer instructions.
-
-    Without them PyTorch does it by loops that are up to 60 times slower than its products in float32 (measured on
-    Zen 3).
-    """
-    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # PyTorch may be built without oneDNN
-    return is_supported is not None and is_supported()
-
-
 def check_device(device: str) -> None:
     """Refuse a GPU that is not there."""
     if device == "cuda" and not torch.cuda.is_available():

@@ -27,7 +27,7 @@ from training.checkpoints.manager import CheckpointManager
 from training.data.bpe_dropout import DroppingEncoder
 from training.data.loader import curriculum
 from training.data.preparation import Prepared, describe_counts, lengths, prepare
-from training.machine import multiplies_bfloat16, usable_cores
+from training.machine import usable_cores
 from training.publishing.folder import publish
 from training.publishing.hub import open_repository, push
 from training.recipe import parse_settings
@@ -41,6 +41,7 @@ from training.trainer.run_directory import claim_output_dir
 from vaswani.demo.space import write_space
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
+from vaswani.models.packing_vaswani import multiplies_bfloat16
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
 from vaswani.workers import keep_freed_memory

@@ -19,6 +19,7 @@ from .errors import UserError, first_line, not_found
 from .models.decoding_vaswani import DecodingSettings
 from .models.fusion_vaswani import CannotCompile
 from .models.int8_vaswani import Int8IsMissing
+from .models.packing_vaswani import multiplies_bfloat16
 from .models.pipeline_vaswani import tokenizer_problem
 
 
@@ -58,7 +59,7 @@ def load(
 
     Warns
     -----
-    A warning is logged where float32 takes int8's place, or nothing can be compiled.
+    A warning is logged where float32 takes int8's place, nothing can be compiled, or a CPU is slow in bfloat16.
     """
     model = load_whole_model(name, dtype="float32" if dtype == INT8 else dtype)
     check_generation_config(name)
@@ -71,6 +72,10 @@ def load(
         raise UserError(f"device={device!r} must be a device of this machine: {first_line(error)}") from error
     if dtype == INT8:
         _quantize(model, name)
+    if model.dtype is torch.bfloat16 and model.device.type == "cpu" and not multiplies_bfloat16():
+        logger.warning(
+            "this CPU has no instructions for bfloat16, in which model=%r is: float32 is many times as fast", name
+        )
     if model.device.type == "meta":
         raise UserError("device='meta' must be a device that computes")
     if torch_compile:

@@ -15,8 +15,8 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeli
 
 import vaswani
 from training import evaluation
-from training.machine import multiplies_bfloat16
 from training.recipe import parse_settings
+from vaswani.models.packing_vaswani import multiplies_bfloat16
 
 
 SENTENCES = ["one two three", "ten nine", "four seven one"]

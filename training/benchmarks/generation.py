@@ -19,8 +19,8 @@ import torch
 from training.benchmarks.records import GenerationRow, Rates, as_record, take_turns
 from training.benchmarks.translators.libraries import convert, ctranslate2, has_ctranslate2
 from training.benchmarks.translators.models import (
-    marian_in_bfloat16,
-    ours_in_bfloat16,
+    marian,
+    ours,
     ours_in_float32,
     ours_in_int8,
 )
@@ -99,10 +99,10 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 def makers(setup: Setup, folder: Path) -> list[Callable[[], list[Contender]]]:
     """Return functions that make contenders, each in a process of its own.
 
-    Ours in float32, transformers' own beam search of our model, and CTranslate2 in float32 use the cores in one way
-    only, and those with a part of the vocabulary in the faster one.
+    Ours in float32 where bfloat16 is faster, transformers' own beam search of our model, and CTranslate2 in float32
+    use the cores in one way only, and those with a part of the vocabulary in the faster one.
     """
-    models = [ours_in_float32, ours_in_bfloat16, ours_in_int8, marian_in_bfloat16]
+    models = [ours_in_float32, ours, ours_in_int8, marian]
     entered: list[Callable[[], list[Contender]]] = [partial(model, setup) for model in models]
     if has_ctranslate2():
         settings = [("fp32", setup.workers or setup.threads), ("int8", setup.threads)]

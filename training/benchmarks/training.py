@@ -30,6 +30,7 @@ from training.trainer.model import load_config
 from vaswani import VaswaniConfig
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
+from vaswani.models.packing_vaswani import multiplies_bfloat16
 
 
 RUN = ROOT / "training" / "run.py"
@@ -214,19 +215,22 @@ class Workload:
 
     def contenders(self) -> list[Contender]:
         """Return every contender, in the order of the turns."""
-        ours = Contender(OURS, "bf16", lambda: self.measure_ours("bf16"))
-        batched = Contender("MarianMT", "bf16", lambda: self.measure("batched", "bf16"))
+        fast = "bf16" if self.device == "cuda" or multiplies_bfloat16() else "fp32"
+        ours = Contender(OURS, fast, lambda: self.measure_ours(fast))
+        batched = Contender("MarianMT", fast, lambda: self.measure("batched", fast))
         loader = Contender("our loader alone", "", lambda: self.measure("loader", ""))
         if self.device == "cuda":
-            trainer = Contender("MarianMT with Seq2SeqTrainer", "bf16", lambda: self.measure("trainer", "bf16"))
+            trainer = Contender("MarianMT with Seq2SeqTrainer", fast, lambda: self.measure("trainer", fast))
             return [ours, trainer, batched, loader]
         # Not MarianMT's default attention, but faster on a CPU, so ours uses it too.
-        eager = [Contender("MarianMT, eager", "bf16", lambda: self.measure("batched", "bf16", "eager"))]
-        entered = [ours, Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32"))]
+        eager = [Contender("MarianMT, eager", fast, lambda: self.measure("batched", fast, "eager"))]
+        entered = [ours]
         if usable_cores() > 1:
-            entered.insert(1, Contender(OURS_TOGETHER, "bf16", lambda: self.measure_ours("bf16", 2)))
-            together = partial(self.measure, "batched", "bf16", "eager", 2)
-            eager.append(Contender("MarianMT, eager, 2 processes", "bf16", together))
+            entered.append(Contender(OURS_TOGETHER, fast, lambda: self.measure_ours(fast, 2)))
+            together = partial(self.measure, "batched", fast, "eager", 2)
+            eager.append(Contender("MarianMT, eager, 2 processes", fast, together))
+        if fast != "fp32":
+            entered.append(Contender("ours in float32", "fp32", lambda: self.measure_ours("fp32")))
         example = Contender("MarianMT as HF's example", "fp32", lambda: self.measure("example", "fp32"))
         return [*entered, *eager, batched, example, loader]
 

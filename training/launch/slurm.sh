@@ -2,7 +2,8 @@
 # Train on several machines under Slurm:   sbatch training/launch/slurm.sh training/recipes/base-en-de.toml
 #
 # Ninety seconds before its time is over the job gets SIGTERM: the run saves, and the job is put back into the queue,
-# where it goes on from the newest checkpoint, as it does after an error if it has saved one since it began. output_dir has to be on a disk that all machines reach.
+# where it goes on from the newest checkpoint. So it is after an error, if the job has saved a checkpoint before.
+# output_dir has to be on a disk that all machines reach.
 #SBATCH --job-name=vaswani
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

@@ -88,8 +88,18 @@ def can_be_packed(weight: torch.Tensor) -> bool:
     """Tell whether oneDNN multiplies by weights of this kind, and can use one that was rearranged once."""
     if weight.dtype is not torch.bfloat16 or weight.device.type != "cpu":
         return False
-    names = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
-    return all(hasattr(torch.ops.mkldnn, name) for name in names) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    has_both = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    return has_both and multiplies_bfloat16()
+
+
+def multiplies_bfloat16() -> bool:
+    """Tell whether this CPU multiplies bfloat16 by oneDNN: on x86 that takes AVX-512 or newer instructions.
+
+    Without them PyTorch does it by loops that are up to 60 times slower than its products in float32 (measured on
+    Zen 3).
+    """
+    is_supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # PyTorch may be built without oneDNN
+    return is_supported is not None and is_supported()
 
 
 def _pack(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -127,4 +137,4 @@ def checksums(weight: torch.Tensor) -> tuple[int, ...]:
     return tuple(int((each * places[: len(each)]).sum()) for each in sums)
 
 
-__all__ = ["Projection", "kept", "projection", "rows_of"]
+__all__ = ["Projection", "kept", "multiplies_bfloat16", "projection", "rows_of"]

@@ -1,7 +1,5 @@
 from importlib.metadata import version
-from types import SimpleNamespace
 
-import pytest
 import torch
 
 from training import machine
@@ -32,15 +30,3 @@ def test_a_package_need_not_be_installed():
 def test_a_machine_without_git_names_no_commit(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.describe_commit() == ""
-
-
-@pytest.mark.parametrize("is_supported", [True, False])
-def test_onednn_says_whether_a_cpu_multiplies_bfloat16(is_supported, monkeypatch):
-    onednn = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: is_supported)
-    monkeypatch.setattr(torch.ops, "mkldnn", onednn)
-    assert machine.multiplies_bfloat16() == is_supported
-
-
-def test_without_onednn_a_cpu_does_not_multiply_bfloat16(monkeypatch):
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    assert not machine.multiplies_bfloat16()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from marian_twin import marian_twin
 
+from vaswani import loading
 from vaswani.errors import UserError
 from vaswani.loading import load
 from vaswani.models import int8_vaswani
@@ -80,6 +81,15 @@ def test_int8_is_made_at_load_and_the_folder_stays_as_it_is(folder, tokenizer, m
     sentences = ["one two", "", "three", "one two three four five six", "  ", "two"]
     one_by_one, together = (translate(model, tokenizer, sentences, max_batch_tokens=size) for size in (1, 1000))
     assert together == one_by_one
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_cpu_that_is_slow_in_bfloat16_is_warned_of(is_fast, folder, monkeypatch, caplog):
+    monkeypatch.setattr(loading, "multiplies_bfloat16", lambda: is_fast)
+    load(folder)
+    assert not caplog.text
+    load(folder, dtype="bfloat16")
+    assert ("no instructions for bfloat16" in caplog.text) != is_fast
 
 
 def test_where_int8_is_missing_float32_takes_its_place_and_a_warning_says_so(folder, monkeypatch, caplog):

@@ -74,25 +74,28 @@ class ModelContenders:
 
 
 def ours_in_float32(setup: Setup) -> list[Contender]:
-    """Return our model as it is stored, in one process."""
+    """Return our model as it is stored, in one process, if there is a faster type."""
+    if setup.fast_type[1] == "fp32":
+        return []
     contenders = ModelContenders(setup, setup.model().to(setup.device), "ours", "fp32")
     return [contenders.one_by_one(beams) for beams in (1, setup.beams)]
 
 
-def ours_in_bfloat16(setup: Setup) -> list[Contender]:
-    """Return our model with its own searches, the beam search with the paper's alpha, and with transformers'."""
-    model = setup.model().to(setup.device, torch.bfloat16)
+def ours(setup: Setup) -> list[Contender]:
+    """Return our model in the fast type: its own searches, beams by the paper's alpha, and transformers' search."""
+    dtype, precision = setup.fast_type
+    model = setup.model().to(setup.device, dtype)
     endless = StoppingCriteriaList([MaxTimeCriteria(math.inf)])  # which transformers' loop alone asks
-    stock = ModelContenders(setup, model, "ours, stock beam", "bf16").one_by_one(
+    stock = ModelContenders(setup, model, "ours, stock beam", precision).one_by_one(
         setup.beams, length_penalty_alpha=None, stopping_criteria=endless
     )
-    return [*ModelContenders(setup, model, "ours", "bf16").both(), stock]
+    return [*ModelContenders(setup, model, "ours", precision).both(), stock]
 
 
 def ours_in_int8(setup: Setup) -> list[Contender]:
     """Return our model in int8, whole and with a part of the vocabulary, as it is and compiled.
 
-    In bfloat16, with a part of the vocabulary, where int8 is missing; none on a GPU.
+    In the fast type, with a part of the vocabulary, where int8 is missing; none on a GPU.
     """
     if setup.device == "cuda":
         return []
@@ -100,7 +103,8 @@ def ours_in_int8(setup: Setup) -> list[Contender]:
         contenders = ModelContenders(setup, setup.model().quantize(), "ours", "int8")
     except Int8IsMissing as error:
         print(f"ours in int8 is left out: {error}", file=sys.stderr)
-        return ModelContenders(setup, setup.model().bfloat16(), "ours", "bf16").faster("shortlist", is_cut=True)
+        dtype, precision = setup.fast_type
+        return ModelContenders(setup, setup.model().to(dtype), "ours", precision).faster("shortlist", is_cut=True)
     found = contenders.both() + contenders.faster("shortlist", is_cut=True)
     how = {"compile_config": CompileConfig()}
     try:
@@ -115,8 +119,9 @@ def ours_in_int8(setup: Setup) -> list[Contender]:
     ]
 
 
-def marian_in_bfloat16(setup: Setup) -> list[Contender]:
-    """Return MarianMT of our weights."""
-    model = to_marian(setup.model()).to(setup.device, torch.bfloat16)
+def marian(setup: Setup) -> list[Contender]:
+    """Return MarianMT of our weights, in the fast type."""
+    dtype, precision = setup.fast_type
+    model = to_marian(setup.model()).to(setup.device, dtype)
     model.generation_config.max_length = None  # the work's own lengths hold, and both would make it warn each time
-    return ModelContenders(setup, model, "MarianMT", "bf16").both()
+    return ModelContenders(setup, model, "MarianMT", precision).both()

@@ -93,6 +93,20 @@ def test_all_contenders_take_turns_and_our_best_is_compared(monkeypatch):
     assert len(lines) < 2 * len(rows)  # all columns side by side
 
 
+@pytest.mark.parametrize(("is_fast", "precisions"), [(True, {"bf16", "fp32", ""}), (False, {"fp32", ""})])
+def test_a_cpu_that_does_not_multiply_bfloat16_is_measured_in_float32(is_fast, precisions, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(training, "multiplies_bfloat16", lambda: is_fast)
+    monkeypatch.setattr(training.Workload, "measure_ours", lambda self, *given: seen.append(given))
+    monkeypatch.setattr(training.Workload, "measure", lambda self, *given: seen.append(given))
+    contenders = workload(tmp_path, "--device=cpu").contenders()
+    assert {contender.precision for contender in contenders} == precisions
+    assert len({(each.name, each.precision) for each in contenders}) == len(contenders)
+    for contender in contenders:
+        contender.take_turn()
+        assert contender.precision in seen.pop()
+
+
 def test_with_one_core_nothing_is_measured_in_two_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "usable_cores", lambda: 1)
     names = [contender.name for contender in workload(tmp_path, "--device=cpu").contenders()]

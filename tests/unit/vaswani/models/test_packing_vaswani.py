@@ -1,6 +1,7 @@
 import copy
 import gc
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -177,3 +178,15 @@ def test_some_outputs_are_those_of_all(dtype, bias):
     )
     cut = rows_of(layer, ids)
     torch.testing.assert_close(projection(cut, "weight", [cut])(states), layer(states)[:, ids])
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_onednn_says_whether_a_cpu_multiplies_bfloat16(is_supported, monkeypatch):
+    onednn = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: is_supported)
+    monkeypatch.setattr(torch.ops, "mkldnn", onednn)
+    assert packing_vaswani.multiplies_bfloat16() == is_supported
+
+
+def test_without_onednn_a_cpu_does_not_multiply_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    assert not packing_vaswani.multiplies_bfloat16()

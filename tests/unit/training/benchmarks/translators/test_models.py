@@ -4,7 +4,7 @@ from transformers.generation import GenerationMixin
 from transformers.testing_utils import CaptureLogger
 from transformers.utils import logging
 
-from training.benchmarks.translators import models
+from training.benchmarks.translators import models, work
 from training.benchmarks.translators.work import Setup, Work
 from vaswani.models.fusion_vaswani import CannotCompile
 
@@ -15,7 +15,7 @@ def setup_of(random_model, cores):
 
 
 def entered(setup):
-    makers = (models.ours_in_float32, models.ours_in_bfloat16, models.ours_in_int8, models.marian_in_bfloat16)
+    makers = (models.ours_in_float32, models.ours, models.ours_in_int8, models.marian)
     return [contender for make in makers for contender in make(setup)]
 
 
@@ -26,19 +26,23 @@ def as_many_threads_as_before():
     torch.set_num_threads(before)
 
 
-def test_models_translate_in_one_process_and_in_several(random_model):
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_models_translate_in_one_process_and_in_several(is_fast, random_model, monkeypatch):
+    monkeypatch.setattr(work, "multiplies_bfloat16", lambda: is_fast)
     contenders = entered(setup_of(random_model, cores=2))
     for contender in contenders:
         contender.translate()  # it checks the length itself
     settings = [(contender.name, contender.precision, contender.setting, contender.beams) for contender in contenders]
-    assert [setting for setting in settings if setting[1] == "fp32"] == [
+    assert not is_fast or [setting for setting in settings if setting[1] == "fp32"] == [
         ("ours", "fp32", "2 threads", 1),
         ("ours", "fp32", "2 threads", 2),
     ]
+    precision = "bf16" if is_fast else "fp32"
     both = {(way, beams) for way in ("2 threads", "2 workers") for beams in (1, 2)}
     for name in ("ours", "MarianMT"):
-        assert {(name, "bf16", *each) for each in both} <= set(settings)
-    assert ("ours, stock beam", "bf16", "2 threads", 2) in settings
+        assert {(name, precision, *each) for each in both} <= set(settings)
+    assert ("ours, stock beam", precision, "2 threads", 2) in settings
+    assert len(settings) == len(set(settings))
     assert all(contender.is_cut == contender.name.endswith("shortlist") for contender in contenders)
     assert {contender.setting for contender in contenders if contender.is_cut} == {"2 workers"}
 
@@ -68,16 +72,18 @@ def test_each_contender_uses_its_precision_its_search_and_its_part_of_the_vocabu
 def test_transformers_own_loop_runs_for_the_contender_that_is_named_so(random_model, monkeypatch):
     loop, ran = GenerationMixin._beam_search, []
     monkeypatch.setattr(GenerationMixin, "_beam_search", lambda *args, **given: ran.append(1) or loop(*args, **given))
-    for contender in models.ours_in_bfloat16(setup_of(random_model, cores=1)):
+    for contender in models.ours(setup_of(random_model, cores=1)):
         ran.clear()
         contender.translate()
         assert bool(ran) == (contender.name == "ours, stock beam")
 
 
-def test_where_int8_is_missing_bfloat16_has_the_shortlist(random_model, monkeypatch, capsys):
+@pytest.mark.parametrize(("is_fast", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_where_int8_is_missing_the_fast_type_has_the_shortlist(is_fast, precision, random_model, monkeypatch, capsys):
     monkeypatch.setattr("vaswani.models.int8_vaswani.kernel_problem", lambda: "no VNNI")
+    monkeypatch.setattr(work, "multiplies_bfloat16", lambda: is_fast)
     contenders = models.ours_in_int8(setup_of(random_model, cores=1))
-    assert {(contender.precision, contender.is_cut) for contender in contenders} == {("bf16", True)}
+    assert {(contender.precision, contender.is_cut) for contender in contenders} == {(precision, True)}
     assert "ours in int8 is left out: int8 is not possible here: no VNNI" in capsys.readouterr().err
 
 
@@ -99,6 +105,6 @@ def test_with_one_core_there_are_no_workers(random_model):
 
 def test_marian_is_not_warned_of_two_lengths_at_each_batch(random_model):
     with CaptureLogger(logging.get_logger("transformers.generation.utils")) as captured:
-        for contender in models.marian_in_bfloat16(setup_of(random_model, cores=1)):
+        for contender in models.marian(setup_of(random_model, cores=1)):
             contender.translate()
     assert captured.out == ""
