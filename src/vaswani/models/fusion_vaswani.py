@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from .int8_vaswani import quantize_unsigned
+from .int8_vaswani import quantize_states
 from .largest_vaswani import BLOCK, block_maxima
 from .packing_vaswani import Projection
 
@@ -42,7 +42,7 @@ def multiply(projection: Projection, entering: Entering) -> Leaving:
 def enter(states: torch.Tensor, dtype: torch.dtype, is_int8: bool) -> Entering:
     """Return what a product takes of (R, D) states, computed in `dtype`."""
     states = states.to(dtype)
-    return quantize_unsigned(states) if is_int8 else (states, None)
+    return quantize_states(states) if is_int8 else (states, None)
 
 
 def leave(product: torch.Tensor, scales: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:

@@ -29,8 +29,7 @@ class OneDnn:
     scales : Tensor of shape (N,)
     """
 
-    # Of rows. oneDNN is fast with unsigned ones alone: they are shifted by a zero point, one more than the largest.
-    largest = LARGEST
+    largest = LARGEST  # of rows
     # Rows with which it is faster to multiply by a weight as it is, some dozens of times, than to pack it first.
     few_rows = 64
 
@@ -38,8 +37,14 @@ class OneDnn:
         self.packed, self.scales = torch.ops.onednn.qlinear_prepack(weight, None), scales
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
 
+    @classmethod
+    def quantize(cls, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (R, D) states as they are multiplied fast, unsigned: shifted by a zero point; and their scales."""
+        rows, scales = quantize_rows(states, cls.largest)
+        return rows.view(torch.uint8).add_(cls.largest + 1), scales
+
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Multiply (R, D) rows of `quantize_unsigned`."""
+        """Multiply (R, D) rows of `quantize`."""
         # y = x W^T with a scale per output and none (1) for x; no bias; float32; nothing fused behind it
         zero_point = self.largest + 1
         return torch.ops.onednn.qlinear_pointwise(
@@ -64,11 +69,16 @@ class Fbgemm:
             quantized = torch._make_per_channel_quantized_tensor(weight, scales.double(), zeros, 0)
         self.packed = torch.ops.quantized.linear_prepack(quantized, None)
 
+    @classmethod
+    def quantize(cls, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (R, D) states as whole numbers in float32, which the kernel makes bytes itself; and their scales."""
+        rows, scales = round_rows(states, cls.largest)
+        return rows.float(), scales
+
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Multiply (R, D) rows of `quantize_unsigned`."""
-        zero_point = self.largest + 1
+        """Multiply (R, D) rows of `quantize`."""
         return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            rows.float().sub_(zero_point), 1.0, zero_point, self.packed
+            rows, 1.0, self.largest + 1, self.packed
         )
 
 
@@ -131,7 +141,7 @@ class Int8Projection(Projection):
     Parameters
     ----------
     multiply : callable
-        Of (R, D) rows of `quantize_unsigned`, which returns float32, without their scales and the bias.
+        Of (R, D) rows of `quantize_states`, which returns float32, without their scales and the bias.
     bias : Tensor of shape (N,), or None
     """
 
@@ -141,7 +151,7 @@ class Int8Projection(Projection):
         self.multiply, self.bias = multiply, bias
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        rows, scales = quantize_unsigned(states)
+        rows, scales = quantize_states(states)
         output = self.multiply(rows)
         output = output.mul_(scales) if self.bias is None else torch.addcmul(self.bias, output, scales, out=output)
         return output.to(states.dtype)
@@ -187,14 +197,19 @@ class Int8Embedding(nn.Module):
 
 def quantize_rows(states: torch.Tensor, largest: int = LARGEST) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (..., D) states in int8, and the (..., 1) scales that give them back up to half a step of rounding."""
+    rows, scales = round_rows(states, largest)
+    return rows.to(torch.int8), scales
+
+
+def round_rows(states: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (..., D) states as whole numbers from -`largest` to `largest`, and their (..., 1) scales."""
     scales = states.abs().amax(-1, keepdim=True).float().clamp_(min=torch.finfo(torch.float32).tiny).div_(largest)
-    return (states / scales).round_().to(torch.int8), scales
+    return (states / scales).round_(), scales
 
 
-def quantize_unsigned(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same as the kernel multiplies it: in its range, and shifted by its zero point."""
-    rows, scales = quantize_rows(states, KERNEL.largest)
-    return rows.view(torch.uint8).add_(KERNEL.largest + 1), scales
+def quantize_states(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (R, D) states as the kernel of this CPU multiplies them, and their (R, 1) scales."""
+    return KERNEL.quantize(states)
 
 
 def _pack(layers: Sequence[Int8Linear]) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor | None]:

@@ -170,8 +170,8 @@ def test_int8_gets_its_scales_and_its_bias_at_last():
     torch.testing.assert_close(leave(product, scales, bias), product * scales + bias)
     torch.testing.assert_close(leave(product, scales, None), product * scales)
     states, rows, row_scales = add_and_norm(product, scales, bias, torch.randn(3, 8), torch.ones(8), bias, 1e-5)
-    assert rows.dtype is torch.uint8
-    steps = rows.float() - (int8_vaswani.KERNEL.largest + 1)
+    steps = rows.float() - (int8_vaswani.KERNEL.largest + 1 if rows.dtype is torch.uint8 else 0)
+    assert torch.equal(steps, steps.round())
     torch.testing.assert_close(steps * row_scales, states, atol=0.03, rtol=0)
 
 
