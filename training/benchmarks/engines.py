@@ -28,6 +28,7 @@ from vaswani.interop.ctranslate2 import save_for_ctranslate2
 from vaswani.interop.marian import save_as_marian
 from vaswani.interop.onnx import save_for_onnx
 from vaswani.loading import load
+from vaswani.models.packing_vaswani import multiplies_bfloat16
 from vaswani.text.parallel import read_lines
 
 
@@ -161,7 +162,7 @@ def enter(folder: Path) -> list[Contender]:
 
     return [
         contender("torch", "float32", "ours", "--dtype", "float32"),
-        contender("torch", "bfloat16", "ours", "--dtype", "bfloat16"),
+        *([contender("torch", "bfloat16", "ours", "--dtype", "bfloat16")] if multiplies_bfloat16() else []),
         contender("torch", "int8", "ours", "--dtype", "int8"),
         *([contender("torch, compiled", "int8", "ours", "--dtype", "int8", "--torch_compile")] if compiles else []),
         contender("CTranslate2", "float32", "ct2", "--engine", "ctranslate2"),

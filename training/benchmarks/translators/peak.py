@@ -6,18 +6,21 @@ from collections.abc import Callable
 import torch
 
 from training.benchmarks.records import GIGA
+from vaswani.models.packing_vaswani import multiplies_bfloat16
 
 
 SIZE = 2048
 
 
 def peaks(cores: int) -> dict[tuple[str, int], float]:
-    """Return GFLOP/s of large products by precision, "bf16" or "int8", and number of threads, 1 or `cores`.
+    """Return GFLOP/s of large products by precision and number of threads, 1 or `cores`.
 
-    Products in int8 are PyTorch's by oneDNN; where it lacks them, they are left out.
+    The precisions are "bf16", or "fp32" where the CPU does not multiply bfloat16, and "int8", whose products are
+    PyTorch's by oneDNN; where it lacks them, they are left out.
     """
     threads, found = torch.get_num_threads(), {}
-    for precision, product in (("bf16", bfloat16_product()), ("int8", int8_product())):
+    precision, dtype = ("bf16", torch.bfloat16) if multiplies_bfloat16() else ("fp32", torch.float32)
+    for precision, product in ((precision, float_product(dtype)), ("int8", int8_product())):
         for count in sorted({1, cores}):
             torch.set_num_threads(count)
             if product is not None:
@@ -26,9 +29,9 @@ def peaks(cores: int) -> dict[tuple[str, int], float]:
     return found
 
 
-def bfloat16_product() -> Callable[[], torch.Tensor]:
-    """Return a product of two matrices in bfloat16."""
-    left, right = (torch.randn(SIZE, SIZE).bfloat16() for _ in range(2))
+def float_product(dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+    """Return a product of two matrices of this type."""
+    left, right = (torch.randn(SIZE, SIZE).to(dtype) for _ in range(2))
     return lambda: left @ right
 
 

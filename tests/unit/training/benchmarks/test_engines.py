@@ -6,6 +6,7 @@ from transformers import AutoTokenizer, CompileConfig
 
 from training.benchmarks import engines
 from vaswani.errors import UserError
+from vaswani.models.packing_vaswani import multiplies_bfloat16
 from vaswani.tokenization import train_tokenizer
 
 
@@ -39,7 +40,8 @@ def test_every_engine_translates_the_same_text(random_model, tmp_path, capsys, m
     ] == ["torch, compiled"]
     assert "turn 1/1" in capsys.readouterr().err
     assert [(row["engine"], row["precision"]) for row in rows] == [
-        ("torch", "float32"), ("torch", "bfloat16"), ("torch", "int8"), ("torch, compiled", "int8"),
+        ("torch", "float32"), *([("torch", "bfloat16")] if multiplies_bfloat16() else []),
+        ("torch", "int8"), ("torch, compiled", "int8"),
         ("CTranslate2", "float32"), ("CTranslate2", "int8"),
         ("ONNX Runtime", "float32"), ("ONNX Runtime", "int8"),
         ("MarianMT of transformers", "float32"),
@@ -57,6 +59,13 @@ def test_without_a_compiler_no_row_is_called_compiled(random_model, tmp_path, mo
     assert "torch, compiled" not in {contender.engine for contender in engines.enter(tmp_path)}
     model.generation_config.compile_config = CompileConfig()
     assert "torch, compiled" in {contender.engine for contender in engines.enter(tmp_path)}
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_bfloat16_is_entered_where_the_cpu_multiplies_it(is_fast, random_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "load", lambda *given, **settings: (random_model(), None))
+    monkeypatch.setattr(engines, "multiplies_bfloat16", lambda: is_fast)
+    assert ("bfloat16" in {contender.precision for contender in engines.enter(tmp_path)}) == is_fast
 
 
 def test_a_row_is_of_the_time_behind_the_start(tmp_path):

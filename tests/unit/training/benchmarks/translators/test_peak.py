@@ -1,18 +1,22 @@
+import pytest
 import torch
 
 from training.benchmarks.translators import peak
 
 
-def test_peaks_are_those_of_one_core_and_of_all(monkeypatch):
+@pytest.mark.parametrize(("is_fast", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_peaks_are_those_of_one_core_and_of_all(is_fast, precision, monkeypatch):
     used = []
+    monkeypatch.setattr(peak, "multiplies_bfloat16", lambda: is_fast)
     monkeypatch.setattr(peak, "SIZE", 64)
     monkeypatch.setattr(peak, "fastest", lambda product: used.append((product(), torch.get_num_threads())) or 1e-6)
     monkeypatch.setattr(peak, "int8_product", lambda: None)
     before = torch.get_num_threads()
-    assert peak.peaks(2) == {("bf16", 1): 2 * 64**3 / 1e-6 / 1e9, ("bf16", 2): 2 * 64**3 / 1e-6 / 1e9}
+    assert peak.peaks(2) == {(precision, cores): 2 * 64**3 / 1e-6 / 1e9 for cores in (1, 2)}
+    assert {product.dtype for product, _ in used} == {torch.bfloat16 if is_fast else torch.float32}
     assert [threads for _, threads in used] == [1, 2]
     assert torch.get_num_threads() == before
-    assert set(peak.peaks(1)) == {("bf16", 1)}
+    assert set(peak.peaks(1)) == {(precision, 1)}
 
 
 def test_a_product_in_int8_is_one(monkeypatch):
