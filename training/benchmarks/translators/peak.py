@@ -19,8 +19,8 @@ def peaks(cores: int) -> dict[tuple[str, int], float]:
     PyTorch's by oneDNN; where it lacks them, they are left out.
     """
     threads, found = torch.get_num_threads(), {}
-    precision, dtype = ("bf16", torch.bfloat16) if multiplies_bfloat16() else ("fp32", torch.float32)
-    for precision, product in ((precision, float_product(dtype)), ("int8", int8_product())):
+    fast, dtype = ("bf16", torch.bfloat16) if multiplies_bfloat16() else ("fp32", torch.float32)
+    for precision, product in ((fast, float_product(dtype)), ("int8", int8_product())):
         for count in sorted({1, cores}):
             torch.set_num_threads(count)
             if product is not None:
