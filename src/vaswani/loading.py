@@ -73,9 +73,7 @@ def load(
     if dtype == INT8:
         _quantize(model, name)
     if model.dtype is torch.bfloat16 and model.device.type == "cpu" and not multiplies_bfloat16():
-        logger.warning(
-            "this CPU has no instructions for bfloat16, in which model=%r is: float32 is many times as fast", name
-        )
+        logger.warning("this CPU has no instructions for bfloat16, the type of model=%r: float32 is faster", name)
     if model.device.type == "meta":
         raise UserError("device='meta' must be a device that computes")
     if torch_compile:
