@@ -52,6 +52,7 @@ def test_a_peer_that_fails_has_no_row_and_ours_must_not(monkeypatch, capsys, fai
 
 
 def test_all_contenders_take_turns_and_our_best_is_compared(monkeypatch):
+    monkeypatch.setattr(training, "multiplies_bfloat16", lambda: True)
     rates = {"gemm": 1e12, "batched": 50.0, "loader": 400.0, "example": 25.0}
     taken = []
 
