@@ -147,9 +147,6 @@ class Int8Projection(Projection):
 
     is_int8 = True
 
-    def __init__(self, multiply: Callable[[torch.Tensor], torch.Tensor], bias: torch.Tensor | None):
-        self.multiply, self.bias = multiply, bias
-
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         rows, scales = quantize_states(states)
         output = self.multiply(rows)

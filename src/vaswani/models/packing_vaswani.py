@@ -24,12 +24,14 @@ class Projection:
     Parameters
     ----------
     multiply : callable
+    bias : Tensor of shape (W,), or None
+        What is to be added, if `multiply` has not done so.
     """
 
     is_int8 = False
 
-    def __init__(self, multiply: Callable[[torch.Tensor], torch.Tensor]):
-        self.multiply, self.bias = multiply, None
+    def __init__(self, multiply: Callable[[torch.Tensor], torch.Tensor], bias: torch.Tensor | None = None):
+        self.multiply, self.bias = multiply, bias
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """Compute."""

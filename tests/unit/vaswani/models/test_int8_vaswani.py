@@ -21,6 +21,7 @@ from vaswani.models.packing_vaswani import projection
 
 
 pytestmark = pytest.mark.smoke
+CHOSEN = int8_vaswani.KERNEL
 
 
 @pytest.fixture(autouse=True, params=[OneDnn, Fbgemm], ids=["oneDNN", "FBGEMM"])
@@ -37,6 +38,10 @@ def kernel(request, monkeypatch):
 def int8_linear(layer: nn.Linear) -> Int8Linear:
     rows, scales = quantize_rows(layer.weight.detach())
     return Int8Linear(rows, scales[:, 0], None if layer.bias is None else layer.bias.detach())
+
+
+def test_onednn_multiplies_where_the_cpu_has_vnni():
+    assert CHOSEN is (OneDnn if torch.cpu._is_vnni_supported() else Fbgemm)
 
 
 @pytest.mark.parametrize("bias", [False, True])
