@@ -170,7 +170,8 @@ def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
     try:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"the recipe {path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"the recipe {path} cannot be read: {reason}") from error
     recipe.pop("run", None)
     origin = recipe.pop("extends", None)
     for name in recipe:

@@ -77,9 +77,14 @@ def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[byt
         Largest number of lines in a list.
     skip : int, default=0
         Number of lines to leave out at the beginning.
+
+    Raises
+    ------
+    UserError
+        At the end, if there were fewer lines than that.
     """
     lines: deque[bytes] = deque()
-    rest, is_open = b"", True
+    rest, is_open, done = b"", True, skip
     while is_open or lines:
         while is_open and len(lines) < size and (not lines or select.select([descriptor], [], [], PATIENCE)[0]):
             chunk = os.read(descriptor, CHUNK_BYTES)
@@ -91,6 +96,8 @@ def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[byt
             skip = max(0, skip - len(whole))
         if lines:
             yield [lines.popleft() for _ in range(min(size, len(lines)))]
+    if skip:
+        raise UserError(f"{done:,} lines are done but the input has {done - skip:,}: not what became of it")
 
 
 def whole_lines(path: str, group: int = 1) -> tuple[int, int]:

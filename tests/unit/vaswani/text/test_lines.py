@@ -34,6 +34,11 @@ def test_some_lines_can_be_left_out():
     assert windows(b"1\n2\n", 2, skip=2) == windows(b"", 2) == []
 
 
+def test_more_lines_than_there_are_cannot_be_left_out():
+    with pytest.raises(UserError, match="3 lines are done but the input has 2: not what became of it"):
+        windows(b"1\n2\n", 2, skip=3)
+
+
 def test_what_stands_in_a_pipe_comes_at_once_while_it_stays_open():
     readable, writable = os.pipe()
     os.write(writable, b"one\ntwo\nthr")
