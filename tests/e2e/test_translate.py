@@ -113,7 +113,9 @@ def test_with_a_shortlist_of_the_training_text_a_model_says_the_same(model, corp
     said = capfd.readouterr().err
     assert "Aligning: 100%" in said
     assert float(said.split("% of the target tokens")[0].split()[-1]) > 99
-    flags = ["--model", str(tmp_path / "model"), "--input", str(numbers), "--quiet", "--max_batch_tokens=8"]
+    few = tmp_path / "few.en"
+    few.write_text("".join(numbers.read_text(encoding="utf-8").splitlines(keepends=True)[:150]), encoding="utf-8")
+    flags = ["--model", str(tmp_path / "model"), "--input", str(few), "--quiet", "--max_batch_tokens=8"]
     lines = []
     for given in ([], ["--shortlist"]):
         assert main(["translate", *flags, *given, "--output", str(tmp_path / "out")]) == 0

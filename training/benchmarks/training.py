@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -291,15 +292,13 @@ def write_synthetic_pairs(path: Path, count: int) -> None:
     generator = random.Random(2017)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(generator.choices(letters, k=generator.randint(2, 9))) for _ in range(60_000)]
-    cumulative = [0.0]
-    for rank in range(1, len(words) + 1):  # Zipf's law
-        cumulative.append(cumulative[-1] + 1 / (rank + 10))
+    cumulative = list(accumulate(1 / (rank + 10) for rank in range(1, len(words) + 1)))  # Zipf's law
     with open(path, "w", encoding="utf-8") as file:
         for _ in range(count):
             length = min(100, max(1, round(generator.lognormvariate(2.95, 0.65))))
             other = max(1, round(length * generator.uniform(0.8, 1.2)))
             sides = (
-                " ".join(generator.choices(words, cum_weights=cumulative[1:], k=number)) for number in (length, other)
+                " ".join(generator.choices(words, cum_weights=cumulative, k=number)) for number in (length, other)
             )
             file.write("\t".join(sides) + "\n")
 

@@ -31,7 +31,8 @@ def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> fl
     """Return the operations of the forward and backward pass for one target token and one source token.
 
     Matrix products are counted, those of attention too, at 2 operations for a multiplication and addition, in a pair
-    of sentences of `length` tokens each. Normalization, softmax and dropout are not counted.
+    of sentences of `length` tokens each. Each takes two products of its size backward, for its two factors.
+    Normalization, softmax and dropout are not counted.
 
     Raises
     ------
@@ -47,9 +48,9 @@ def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> fl
     model = on_paper(config)
     model.set_attn_implementation("eager")
     ids = torch.zeros(1, length, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        model(ids, decoder_input_ids=ids, use_cache=False).logits.sum().backward()
-    return counter.get_total_flops() / length
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(ids, decoder_input_ids=ids, use_cache=False)
+    return 3 * counter.get_total_flops() / length
 
 
 def papers_training_flops(hours: float) -> float:

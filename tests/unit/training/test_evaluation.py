@@ -9,7 +9,7 @@ from vaswani.errors import UserError
 
 def test_the_grammar_is_scored_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    lines = (write_corpus(tmp_path / "corpus") / "test.tsv").read_text(encoding="utf-8").splitlines()[1:6]
+    lines = (write_corpus(tmp_path / "corpus", train=1) / "test.tsv").read_text(encoding="utf-8").splitlines()[1:6]
     (tmp_path / "out.de").write_text("".join(line.split("\t")[1] + "\n" for line in lines), encoding="utf-8")
     dataset = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "de", "--max_samples", "5"]
     main(["--hypothesis", "out.de", *dataset, "--json"])
