@@ -143,14 +143,17 @@ def source_keys_and_values(
     return pairs
 
 
-def attention_dtype(model: Any) -> torch.dtype:
+def attention_dtype(model: Any, in_one_pass: bool = False) -> torch.dtype:
     """Return the type in which attention is fastest, of those that are as exact as the model's matrices.
 
     Attention waits for memory, so bfloat16 takes less than half of float32's time with four beams (measured on Zen 4).
-    With Intel's AMX, whose tiles so small products do not fill, float32 is the faster one.
+    With Intel's AMX, whose tiles so small products do not fill, float32 is the faster one; and where a CPU does not
+    multiply bfloat16. It can always be read, by attention that is compiled and computes in float32, in one pass.
     """
     if model.device.type != "cpu" or not (model.dtype is torch.bfloat16 or is_quantized(model)):
         return model.dtype
+    if in_one_pass:
+        return torch.bfloat16
     has_bfloat16, has_tiles = (
         getattr(torch.cpu, name, lambda: False)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     )

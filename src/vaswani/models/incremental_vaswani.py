@@ -273,7 +273,8 @@ class IncrementalState:
         else:
             fused = replace(fused, self_attend=None)
         self.decoder, self.lm_head, self.fused = model.model.decoder, model.lm_head, fused
-        layers, dtype = self.decoder.layers, attention_dtype(model)
+        layers = self.decoder.layers
+        dtype = attention_dtype(model, in_one_pass=fused.attend_alone is not None)
         source = source_keys_and_values(self.decoder, states, source_mask, dtype, fused)
         attentions = [layer.self_attn for layer in layers]
         self.cache = KVCache(attentions, states, num_beams, dtype, splits_heads=fused.self_attend is None)

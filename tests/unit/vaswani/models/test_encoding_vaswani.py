@@ -58,9 +58,11 @@ def test_attention_is_computed_in_the_fastest_type_that_is_exact_enough(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
     fastest = torch.bfloat16 if has_bfloat16 and not has_tiles else torch.float32
     for exact in (torch.float32, torch.float64, torch.float16):
-        assert attention_dtype(random_model().to(exact)) == exact
+        for in_one_pass in (False, True):
+            assert attention_dtype(random_model().to(exact), in_one_pass) == exact
     model = random_model().bfloat16()
     assert attention_dtype(model) == fastest
+    assert attention_dtype(model, in_one_pass=True) == torch.bfloat16
     given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")}
     for num_beams in (1, 2):  # whichever it is, the products stay in bfloat16
         assert model.generate(**given, num_beams=num_beams, max_new_tokens=1).shape == (4, 2)

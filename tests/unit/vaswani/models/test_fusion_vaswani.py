@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import relu
 from transformers import CompileConfig
 
-from vaswani.models import fusion_vaswani, int8_vaswani, modeling_vaswani
+from vaswani.models import fusion_vaswani, incremental_vaswani, int8_vaswani, modeling_vaswani
 from vaswani.models.attention_vaswani import attend
 from vaswani.models.fusion_vaswani import (
     AS_WRITTEN,
@@ -178,7 +178,9 @@ def test_int8_gets_its_scales_and_its_bias_at_last():
 @needs_a_compiler
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("precision", ["float32", pytest.param("int8", marks=needs_int8)])
-def test_a_compiled_model_translates_as_one_that_is_not(precision, num_beams, random_model, batch):
+def test_a_compiled_model_translates_as_one_that_is_not(precision, num_beams, random_model, batch, monkeypatch):
+    # Of two tokens that are about as good, bfloat16 may choose another one: only what is compiled may have it.
+    monkeypatch.setattr(incremental_vaswani, "attention_dtype", lambda model, in_one_pass: torch.float32)
     model = random_model()
     model = model.quantize() if precision == "int8" else model
     given = {name: batch(model.config)[name] for name in ("input_ids", "attention_mask")}
