@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -232,6 +233,21 @@ def test_each_step_of_a_compiled_model_gives_the_same_logits(precision, num_beam
         logits.append(torch.cat(steps))
     torch.testing.assert_close(logits[1], logits[0], **CLOSE[precision])
     assert not torch.allclose(logits[0][:4], logits[0][4:8], atol=0.5)  # they tell one step from another
+
+
+@needs_int8
+@torch.no_grad()
+def test_single_queries_alone_read_bfloat16_on_any_cpu(random_model, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    model, fused = random_model(), replace(AS_WRITTEN, attend_alone=attend_alone, self_attend_alone=self_attend_alone)
+    rows = {"encoder_outputs": torch.randn(1, 2, 7, 16)}
+    for quantized in (False, True):
+        model = model.quantize() if quantized else model
+        for num_beams, how in ((1, fused), (1, AS_WRITTEN), (2, replace(fused, self_attend=self_attend))):
+            several = {"encoder_outputs": rows["encoder_outputs"].repeat_interleave(num_beams, 1)}
+            state = model.decoder_state(num_beams, several, how)
+            expected = torch.bfloat16 if quantized and num_beams == 1 and how is fused else torch.float32
+            assert {state.cache.keys[0].dtype, state.layers[1].source_values.dtype} == {expected}
 
 
 def test_it_is_compiled_where_that_is_asked_for(random_model, batch, monkeypatch):
