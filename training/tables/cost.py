@@ -31,8 +31,9 @@ def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> fl
     """Return the operations of the forward and backward pass for one target token and one source token.
 
     Matrix products are counted, those of attention too, at 2 operations for a multiplication and addition, in a pair
-    of sentences of `length` tokens each. Each takes two products of its size backward, for its two factors.
-    Normalization, softmax and dropout are not counted.
+    of sentences of `length` tokens each. Each takes two products of its size backward, for its two factors; of
+    recurrent layers that is 0.1% too many, since their first state is constant. Normalization, softmax and dropout are
+    not counted.
 
     Raises
     ------

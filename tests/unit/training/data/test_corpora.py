@@ -4,7 +4,8 @@ import pytest
 from datasets import Dataset
 from small_parser import SENTENCES, TREES
 
-from training.data.corpora import load_text
+from training.data import corpora
+from training.data.corpora import load_split, load_text
 from training.settings import ROOT, DataSettings
 from vaswani.errors import UserError
 
@@ -19,6 +20,13 @@ def settings(**kwargs) -> DataSettings:
 def write(path: Path, text: str) -> str:
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def test_the_grammar_is_whole_where_its_training_text_is_asked_for(monkeypatch):
+    write_all = corpora.write_corpus
+    monkeypatch.setattr(corpora, "write_corpus", lambda folder, train=30: write_all(folder, train, 4, 5))
+    sizes = {split: len(load_split("grammar", None, split, ("en", "de"))) for split in corpora.SPLITS}
+    assert sizes == {"train": 30, "validation": 4, "test": 5}
 
 
 def test_files_are_read_in_either_direction_and_samples_limited(tmp_path):

@@ -1,7 +1,10 @@
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from training.tables.cost import count_parameters, flops_per_target_token, papers_training_flops
 from training.tables.rows import ROWS
+from training.trainer.model import load_config, on_paper
 from vaswani import VaswaniConfig
 from vaswani.errors import UserError
 
@@ -88,3 +91,13 @@ def test_the_printed_count_of_big_is_one_that_no_vocabulary_explains():
 
 def test_every_printed_count_is_tested():
     assert {name for name, row in ROWS.items() if row.parameters} == {*COUNTS, "big"}
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("demo", 0), ("convolutional-en-de", 0), ("recurrent-en-de", 1e-3)])
+def test_backward_takes_twice_the_operations_of_forward(name, tolerance):
+    config = load_config(name)
+    model, ids = on_paper(config), torch.zeros(1, 28, dtype=torch.long, device="meta")
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        model(ids, decoder_input_ids=ids, use_cache=False).logits.sum().backward()
+    assert 28 * flops_per_target_token(config) == pytest.approx(counter.get_total_flops(), rel=tolerance)
