@@ -17,7 +17,7 @@ from transformers.utils import logging as verbosity_of_transformers
 
 from .errors import UserError, first_line, not_found
 from .models.decoding_vaswani import DecodingSettings
-from .models.fusion_vaswani import CannotCompile
+from .models.fusion_vaswani import CannotCompile, Fused
 from .models.int8_vaswani import Int8IsMissing
 from .models.packing_vaswani import multiplies_bfloat16
 from .models.pipeline_vaswani import tokenizer_problem
@@ -49,7 +49,8 @@ def load(
         Such as "float32" or "bfloat16"; "auto" means the one that it was saved in. "int8" is for our Transformers on a
         CPU, and none is chosen then by `device` None; where the CPU or torch cannot, float32 takes its place.
     torch_compile : bool, default=False
-        Whether its searches compile what they can, which is for our Transformers on a CPU: see `fusion_vaswani`.
+        Whether its searches compile what they can, which is for our Transformers: see `fusion_vaswani`. On a GPU by
+        CUDA they record their steps in any case, where they can: see `graphs_vaswani`.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def load(
         logger.warning("this CPU has no instructions for bfloat16, the type of model=%r: float32 is faster", name)
     if model.device.type == "meta":
         raise UserError("device='meta' must be a device that computes")
-    if torch_compile:
+    if torch_compile or (model.device.type == "cuda" and _fused(model) is not None):
         _compile(model, name)
     return model, tokenizer
 
@@ -192,16 +193,20 @@ def _quantize(model: PreTrainedModel, name: str) -> None:
 
 def _compile(model: PreTrainedModel, name: str) -> None:
     """Let a model's searches compile what they can, or warn where there is no compiler."""
-    config = CompileConfig()
-    fused = model.fused(config) if hasattr(model, "fused") else None
+    fused = _fused(model)
     if fused is None:
         raise UserError(
-            f"torch_compile is for Transformers of this library on a CPU, and model={name!r} is of another kind, "
-            f"or on device {str(model.device)!r}"
+            f"torch_compile is for Transformers of this library on a CPU or a GPU by CUDA, and model={name!r} is of "
+            f"another kind, or on device {str(model.device)!r}"
         )
     try:
         fused.enter(torch.zeros(2, model.config.d_model), torch.bfloat16, False)  # a cast: something to compile
     except CannotCompile as error:
         logger.warning("%s; nothing is compiled instead", error)
         return
-    model.generation_config.compile_config = config
+    model.generation_config.compile_config = CompileConfig()
+
+
+def _fused(model: PreTrainedModel) -> Fused | None:
+    """Return how a model's searches are compiled, or None if they cannot be."""
+    return model.fused(CompileConfig()) if hasattr(model, "fused") else None

@@ -80,7 +80,9 @@ def describe_workers(workers: int, model: Any) -> str:
     precision = "int8" if is_quantized(model) else str(model.dtype).removeprefix("torch.")
     compiled = ""
     if getattr(model.generation_config, "compile_config", None):
-        compiled = ", compiled while the first batch waits: a few seconds, the very first time up to 20"
+        seconds = "a few seconds, the very first time up to 20"
+        is_recorded = model.device.type == "cuda"
+        compiled = ", steps recorded" if is_recorded else f", compiled while the first batch waits: {seconds}"
     return f"{who}, {precision}, {model.device}{compiled}"
 
 

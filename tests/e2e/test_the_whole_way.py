@@ -112,7 +112,7 @@ def test_the_published_folder_is_complete(finished_run):
     names = {path.name for path in (finished_run / "model").iterdir()}
     parts = ["configuration", "modeling", "attention", "translator", "generation", "decoding", "search"]
     parts += ["incremental", "encoding", "packing", "int8", "cpu", "pipeline", "parsing", "trees", "legal_trees"]
-    parts += ["allowed_tokens", "scorer", "largest", "fusion"]
+    parts += ["allowed_tokens", "scorer", "largest", "fusion", "graphs"]
     code = {f"{name}_vaswani.py" for name in parts}
     assert names == code | {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.toml", "tokenizer.json",

@@ -10,7 +10,7 @@ import torch
 from .attention_vaswani import attend
 from .fusion_vaswani import AS_WRITTEN, Entering, Fused, multiply
 from .int8_vaswani import is_quantized
-from .packing_vaswani import projection
+from .packing_vaswani import one_by_one, projection
 
 
 # Positions of a batch that are encoded at a time.
@@ -130,7 +130,8 @@ def source_keys_and_values(
     attentions = [layer.encoder_attn for layer in decoder.layers]
     parts = [part for attention in attentions for part in (attention.k_proj, attention.v_proj)]
     real = RealTokens(states.new_ones(states.shape[:2]) if mask is None or states.device.type != "cpu" else mask)
-    project = projection(decoder, "source", parts)
+    # On a GPU it takes longer to see whether weights have changed than to multiply by each of them once.
+    project = projection(decoder, "source", parts) if states.device.type == "cpu" else one_by_one(parts)
     few = MAX_POSITIONS // 2 if states.device.type == "cpu" else len(states) * states.shape[1]
     entering = (fused.enter(some, some.dtype, project.is_int8) for some in real.pick(states).split(few))
     rows = torch.cat([fused.leave_as(*multiply(project, some), dtype)[0] for some in entering])

@@ -318,7 +318,10 @@ class _Call(nn.Module):
 
 @dataclass(frozen=True)
 class Fused:
-    """The functions of this file, as written or compiled; None where what PyTorch has is faster than as written."""
+    """The functions of this file, as written or compiled; None where what PyTorch has is faster than as written.
+
+    On a GPU nothing is compiled; there `record` records whole steps: see `graphs_vaswani`.
+    """
 
     enter: Callable = enter
     leave_as: Callable = leave_as
@@ -329,6 +332,7 @@ class Fused:
     self_attend_alone: Callable | None = None
     self_attend: Callable | None = None
     summarize: Callable | None = None
+    record: Callable | None = None
 
 
 AS_WRITTEN = Fused()

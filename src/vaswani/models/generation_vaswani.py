@@ -71,7 +71,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             of positions limits the length too.
         compile_config : CompileConfig, optional
             On a CPU, a Transformer's searches compile what lies between its matrix products: `fusion_vaswani`. That
-            takes some seconds once a process, of which a cache on disk saves most the next time. Other models, and
+            takes some seconds once a process, of which a cache on disk saves most the next time. On a GPU by CUDA they
+            record whole steps, unless attention is restricted, and replay them: `graphs_vaswani`. Other models, and
             settings other than transformers' defaults, are left to transformers.
 
         Returns

@@ -7,7 +7,7 @@ Axis letters: see `modeling_vaswani.py`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,27 +149,35 @@ class IncrementalLayer:
         K.
     fused : Fused
         What is between the products.
+    project : callable, default=projection
+        What makes one function of linear layers.
     """
 
     def __init__(
-        self, layer: Any, index: int, source: tuple[torch.Tensor, torch.Tensor], num_beams: int, fused: Fused
+        self,
+        layer: Any,
+        index: int,
+        source: tuple[torch.Tensor, torch.Tensor],
+        num_beams: int,
+        fused: Fused,
+        project: Callable[[nn.Module, str, Sequence[Any]], Projection] = projection,
     ):
         self.layer, self.index, self.num_beams, self.fused = layer, index, num_beams, fused
         self_attn, cross_attn = layer.self_attn, layer.encoder_attn
         self.num_heads = self_attn.q_proj.out_features // self_attn.head_dim
-        self.self_qkv = projection(self_attn, "qkv", (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj))
-        self.self_out = projection(self_attn, "out", [self_attn.out_proj])
-        self.cross_q = projection(cross_attn, "q", [cross_attn.q_proj])
-        self.cross_out = projection(cross_attn, "out", [cross_attn.out_proj])
-        self.fc1 = projection(layer, "fc1", [layer.fc1])
-        self.fc2 = projection(layer, "fc2", [layer.fc2])
+        self.self_qkv = project(self_attn, "qkv", (self_attn.q_proj, self_attn.k_proj, self_attn.v_proj))
+        self.self_out = project(self_attn, "out", [self_attn.out_proj])
+        self.cross_q = project(cross_attn, "q", [cross_attn.q_proj])
+        self.cross_out = project(cross_attn, "out", [cross_attn.out_proj])
+        self.fc1 = project(layer, "fc1", [layer.fc1])
+        self.fc2 = project(layer, "fc2", [layer.fc2])
         self.source_keys, self.source_values = source
 
     def __call__(
         self,
         states: torch.Tensor,
         entering: Entering,
-        cache: KVCache,
+        cache: Any,
         target_mask: torch.Tensor | None,
         source_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Entering]:
@@ -244,7 +252,44 @@ class IncrementalLayer:
         self.source_values = select_sentences(self.source_values, sentences, self.num_heads)
 
 
-class IncrementalState:
+class StepwiseState:
+    """What a `DecoderState` does around `_decode`, which appends one position: it projects to the vocabulary.
+
+    Parameters
+    ----------
+    model : VaswaniForConditionalGeneration
+    device : device
+        Where it computes.
+    """
+
+    def __init__(self, model: Any, device: torch.device):
+        self.decoder, self.lm_head, self.device = model.model.decoder, model.lm_head, device
+        self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
+        if self.project_to_vocabulary.multiply is self.lm_head and self.lm_head.bias is None:
+            self.project_to_vocabulary = Projection(ReusedLogits(self.lm_head))
+
+    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
+        """Append (B, K, T) tokens to the hypotheses of (B, K) `parents`; return the (R, V) logits of the next one."""
+        parents = None if parents is None else parents.to(self.device)
+        for column in tokens.to(self.device).unbind(-1):
+            entering = self._decode(column, parents)
+            parents = None
+        product, scales, bias = multiply(self.project_to_vocabulary, entering)
+        if scales is not None:
+            product = product.mul_(scales) if bias is None else torch.addcmul(bias, product, scales, out=product)
+        return product.to(tokens.device)
+
+    def cut_output(self, ids: torch.Tensor) -> None:
+        """Compute from now on the logits of the tokens with these (N,) ids alone."""
+        cut = rows_of(self.lm_head, ids.to(self.device))
+        self.project_to_vocabulary = projection(cut, "weight", [cut])
+
+    def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> Entering:
+        """Append (B, K) tokens; return what of the decoder's (R, D) output enters the projection to the vocabulary."""
+        raise NotImplementedError
+
+
+class IncrementalState(StepwiseState):
     """The `DecoderState` that gives the logits of the model, but computes only the new position.
 
     Parameters
@@ -272,8 +317,8 @@ class IncrementalState:
             fused = replace(fused, attend_alone=None, self_attend_alone=None)
         else:
             fused = replace(fused, self_attend=None)
-        self.decoder, self.lm_head, self.fused = model.model.decoder, model.lm_head, fused
-        layers = self.decoder.layers
+        super().__init__(model, states.device)
+        self.fused, layers = fused, self.decoder.layers
         dtype = attention_dtype(model, in_one_pass=fused.attend_alone is not None)
         source = source_keys_and_values(self.decoder, states, source_mask, dtype, fused)
         attentions = [layer.self_attn for layer in layers]
@@ -289,21 +334,6 @@ class IncrementalState:
         if source_mask is not None and (fused.attend_alone is not None or not source_mask.all()):
             mask = torch.zeros_like(source_mask, dtype=dtype).masked_fill(source_mask == 0, torch.finfo(dtype).min)
             self.source_mask = mask[:, None].repeat(1, num_beams, 1).repeat_interleave(self.rows_of_mask, dim=0)
-        self.project_to_vocabulary = projection(self.lm_head, "weight", [self.lm_head])
-        if self.project_to_vocabulary.multiply is self.lm_head and self.lm_head.bias is None:
-            self.project_to_vocabulary = Projection(ReusedLogits(self.lm_head))
-        self.device = states.device
-
-    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> torch.Tensor:
-        """Append (B, K, T) tokens to the hypotheses of (B, K) `parents`; return the (R, V) logits of the next one."""
-        parents = None if parents is None else parents.to(self.device)
-        for column in tokens.to(self.device).unbind(-1):
-            entering = self._decode(column, parents)
-            parents = None
-        product, scales, bias = multiply(self.project_to_vocabulary, entering)
-        if scales is not None:
-            product = product.mul_(scales) if bias is None else torch.addcmul(bias, product, scales, out=product)
-        return product.to(tokens.device)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep only the (B',) sentences."""
@@ -312,11 +342,6 @@ class IncrementalState:
             layer.select(sentences)
         if self.source_mask is not None:
             self.source_mask = select_sentences(self.source_mask, sentences, self.rows_of_mask)
-
-    def cut_output(self, ids: torch.Tensor) -> None:
-        """Compute from now on the logits of the tokens with these (N,) ids alone."""
-        cut = rows_of(self.lm_head, ids.to(self.device))
-        self.project_to_vocabulary = projection(cut, "weight", [cut])
 
     def _decode(self, tokens: torch.Tensor, parents: torch.Tensor | None) -> Entering:
         """Append (B, K) tokens; return what of the decoder's (R, D) output enters the projection to the vocabulary."""
@@ -341,7 +366,7 @@ class ReusedLogits:
     """The projection to the vocabulary, into the same memory at every step.
 
     Logits are by far the largest tensor: memory for new ones would cost as much time as a layer. This is no method of
-    `IncrementalState`, which would then refer to itself, and hold its caches until Python looks for such circles.
+    `StepwiseState`, which would then refer to itself, and hold its caches until Python looks for such circles.
 
     Parameters
     ----------
@@ -425,4 +450,11 @@ def is_untouched(module: nn.Module) -> bool:
     return all(type(weight) is nn.Parameter and not weight.is_meta for weight in weights)
 
 
-__all__ = ["IncrementalState", "KVCache", "is_as_written", "register_modules"]
+__all__ = [
+    "IncrementalLayer",
+    "IncrementalState",
+    "KVCache",
+    "StepwiseState",
+    "is_as_written",
+    "register_modules",
+]

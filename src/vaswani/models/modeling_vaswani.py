@@ -13,6 +13,7 @@ and PyTorch do, and the target-space vector that it added to every encoder input
 import functools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .encoding_vaswani import encode
 from .fusion_vaswani import AS_WRITTEN, Fused, compiled
+from .graphs_vaswani import RECORDED, RecordedState
 from .incremental_vaswani import IncrementalState, is_as_written, register_modules
 from .int8_vaswani import Int8Embedding, Int8Linear, is_quantized, quantize
 from .search_vaswani import DecoderState
@@ -372,15 +374,19 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
     def positions(self, length: int, device: torch.device, past_length: int | torch.Tensor = 0) -> torch.Tensor:
         """Return the (T, D) encodings of `length` positions behind the first `past_length`: section 3.5."""
-        rows = self.config.max_position_embeddings
-        has_table = self.config.position_embedding_type == "learned"
         # A compiled graph cannot branch on a length that a static cache holds as a tensor.
-        if has_table and not is_torchdynamo_compiling() and past_length + length > rows:
+        if not is_torchdynamo_compiling():
+            self.check_length(past_length + length)
+        return self.embed_positions(torch.arange(length, device=device) + past_length)
+
+    def check_length(self, length: int | torch.Tensor) -> None:
+        """Raise a ValueError if positions are learned, and not of so long a sequence."""
+        rows = self.config.max_position_embeddings
+        if self.config.position_embedding_type == "learned" and length > rows:
             raise ValueError(
-                f"a sequence of {past_length + length} tokens is longer than max_position_embeddings={rows}, "
+                f"a sequence of {length} tokens is longer than max_position_embeddings={rows}, "
                 "the rows of the learned position table"
             )
-        return self.embed_positions(torch.arange(length, device=device) + past_length)
 
 
 class VaswaniEncoder(VaswaniStack):
@@ -509,19 +515,26 @@ class VaswaniForConditionalGeneration(VaswaniPreTrainedModel, TranslatorForCondi
         self.post_init()
 
     def fused(self, compile_config: CompileConfig | None) -> Fused | None:
-        """Return what lies between the matrix products, compiled on a CPU where no module was changed."""
+        """Return what lies between the matrix products, compiled on a CPU where no module was changed.
+
+        On a GPU it is as written, and whole steps are recorded.
+        """
         if compile_config is None:
             return AS_WRITTEN
         is_default = isinstance(compile_config, CompileConfig) and compile_config == CompileConfig()
-        is_possible = self.device.type == "cpu" and is_as_written(self, self.model.decoder)
-        return compiled() if is_default and is_possible else None
+        if not is_default or self.device.type not in ("cpu", "cuda") or not is_as_written(self, self.model.decoder):
+            return None
+        return compiled() if self.device.type == "cpu" else RECORDED
 
     def decoder_state(self, num_beams: int, model_kwargs: dict[str, Any], fused: Fused = AS_WRITTEN) -> DecoderState:
-        """Return an `IncrementalState`, where it gives the logits that the model's own methods would give."""
+        """Return a state that gives the logits of the model's own methods faster, where none of them was changed."""
         if not is_as_written(self, self.model.decoder):
             return super().decoder_state(num_beams, model_kwargs)
         states, mask = model_kwargs["encoder_outputs"][0][::num_beams], model_kwargs.get("attention_mask")
         mask = None if mask is None else mask[::num_beams].to(self.device)
+        if fused.record is not None and self.config.attention_restriction is None:
+            with suppress(torch.OutOfMemoryError):  # a recording has more room than is needed at once
+                return RecordedState(self, states, mask, num_beams, fused.record)
         return IncrementalState(self, states, mask, num_beams, fused)
 
     def encode_source(

@@ -64,6 +64,13 @@ def projection(owner: nn.Module, name: str, layers: Sequence[Any]) -> Projection
     return Projection(lambda states: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], ""))
 
 
+def one_by_one(layers: Sequence[nn.Linear]) -> Projection:
+    """Return the same function, by as many products: nothing is copied, and nothing has to be compared."""
+    if len(layers) == 1:
+        return Projection(layers[0])
+    return Projection(lambda states: torch.cat([layer(states) for layer in layers], dim=-1))
+
+
 def side_by_side(layers: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return weight and bias of one linear layer that does the work of several, any of which may lack a bias."""
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
@@ -139,4 +146,4 @@ def checksums(weight: torch.Tensor) -> tuple[int, ...]:
     return tuple(int((each * places[: len(each)]).sum()) for each in sums)
 
 
-__all__ = ["Projection", "kept", "multiplies_bfloat16", "projection", "rows_of"]
+__all__ = ["Projection", "kept", "multiplies_bfloat16", "one_by_one", "projection", "rows_of"]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from marian_twin import marian_twin
+from transformers import CompileConfig
 
-from vaswani import loading
+from vaswani import VaswaniForConditionalGeneration, loading
 from vaswani.errors import UserError
 from vaswani.loading import load
 from vaswani.models import int8_vaswani
@@ -105,3 +106,11 @@ def test_int8_is_refused_on_a_gpu_and_for_models_of_others(folder, model, tokeni
     marian_twin(model).save_pretrained(folder)
     with pytest.raises(UserError, match="dtype='int8' is for Transformers of this library"):
         load(folder, dtype="int8")
+
+
+def test_steps_are_recorded_on_a_gpu_without_being_asked_for(folder, monkeypatch):
+    assert load(folder, device="cpu")[0].generation_config.compile_config is None
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "device", torch.device("cuda"))
+    assert load(folder, device="cpu")[0].generation_config.compile_config == CompileConfig()
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "fused", lambda self, config: None)  # hooks, say
+    assert load(folder, device="cpu")[0].generation_config.compile_config is None

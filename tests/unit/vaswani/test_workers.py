@@ -255,6 +255,9 @@ def test_it_is_said_who_computes_and_how(monkeypatch):
     assert describe_workers(1, model) == f"1 worker of {torch.get_num_threads()} thread(s), bfloat16, cpu"
     model.generation_config.compile_config = CompileConfig()
     assert describe_workers(2, model).startswith("2 workers of 1 thread each, bfloat16, cpu, compiled while the first")
+    model.device = torch.device("cuda")
+    assert describe_workers(1, model) == "1 worker, bfloat16, cuda, steps recorded"
+    model.device = CPU
     monkeypatch.setattr(workers, "is_quantized", lambda model: True)
     assert describe_workers(2, model).startswith("2 workers of 1 thread each, int8, cpu, ")
     monkeypatch.undo()

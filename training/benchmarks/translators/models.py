@@ -82,14 +82,19 @@ def ours_in_float32(setup: Setup) -> list[Contender]:
 
 
 def ours(setup: Setup) -> list[Contender]:
-    """Return our model in the fast type: its own searches, beams by the paper's alpha, and transformers' search."""
+    """Return our model in the fast type: its own searches, beams by the paper's alpha, and transformers' search.
+
+    On a GPU also its own searches with recorded steps. On a CPU those that are compiled are in int8.
+    """
     dtype, precision = setup.fast_type
     model = setup.model().to(setup.device, dtype)
     endless = StoppingCriteriaList([MaxTimeCriteria(math.inf)])  # which transformers' loop alone asks
     stock = ModelContenders(setup, model, "ours, stock beam", precision).one_by_one(
         setup.beams, length_penalty_alpha=None, stopping_criteria=endless
     )
-    return [*ModelContenders(setup, model, "ours", precision).both(), stock]
+    contenders = ModelContenders(setup, model, "ours", precision)
+    recorded = contenders.faster("compiled", compile_config=CompileConfig()) if setup.device == "cuda" else []
+    return [*contenders.both(), stock, *recorded]
 
 
 def ours_in_int8(setup: Setup) -> list[Contender]:

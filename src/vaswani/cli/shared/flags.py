@@ -120,7 +120,8 @@ def add_torch_flags(parser: argparse._ActionsContainer) -> None:
         "--torch_compile",
         action="store_true",
         help="compile what lies between the matrix products of a Transformer on a CPU: with --dtype int8 the fastest, "
-        "above all in greedy search, after a few seconds, the first time about ten; needs a C++ compiler",
+        "above all in greedy search, after a few seconds, the first time about ten; needs a C++ compiler. On a GPU, "
+        "steps are recorded as CUDA graphs in any case",
     )
 
 

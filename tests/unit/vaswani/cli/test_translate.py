@@ -205,13 +205,14 @@ def test_without_a_compiler_it_translates_all_the_same(caplog):
     assert "; nothing is compiled instead" in caplog.text
 
 
-def test_only_torch_on_a_cpu_compiles(capsys, monkeypatch):
+def test_only_torch_on_a_cpu_or_by_cuda_compiles(capsys, monkeypatch):
     assert translate("--torch_compile", "--engine", "onnxruntime", status=1) == []
     assert "error: torch_compile is for engine 'torch', not for 'onnxruntime'" in capsys.readouterr().err
     monkeypatch.setattr(VaswaniForConditionalGeneration, "fused", lambda self, config: None)
     assert translate("--torch_compile", status=1) == []
     assert (
-        "torch_compile is for Transformers of this library on a CPU, and model='model' is" in capsys.readouterr().err
+        "torch_compile is for Transformers of this library on a CPU or a GPU by CUDA, and model='model' is"
+        in capsys.readouterr().err
     )
 
 

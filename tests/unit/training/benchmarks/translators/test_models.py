@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from transformers.generation import GenerationMixin
@@ -108,3 +110,20 @@ def test_marian_is_not_warned_of_two_lengths_at_each_batch(random_model):
         for contender in models.marian(setup_of(random_model, cores=1)):
             contender.translate()
     assert captured.out == ""
+
+
+def test_on_a_gpu_our_searches_are_recorded_too(random_model, monkeypatch):
+    setup = dataclasses.replace(setup_of(random_model, cores=1), device="cuda")
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *given: self)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    seen = []
+    monkeypatch.setattr(Work, "generate", lambda self, model, number, **settings: seen.append(settings))
+    for contender in models.ours(setup):
+        seen.clear()
+        contender.translate()
+        assert all(("compile_config" in settings) == (contender.name == "ours, compiled") for settings in seen)
+    recorded = [contender for contender in models.ours(setup) if contender.name == "ours, compiled"]
+    assert [(each.precision, each.setting, each.beams) for each in recorded] == [
+        ("bf16", "GPU", 1),
+        ("bf16", "GPU", 2),
+    ]
