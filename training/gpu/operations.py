@@ -124,7 +124,7 @@ def attend_backward(
         *projected, d_output, logsumexp, product, into.key, into.value, d_value_bias, *seen,
         rows, key_rows, *projected.strides, *into.strides[1:], **sizes,
     )  # fmt: skip
-    return d_query_bias.sum(0), d_value_bias.sum(0)
+    return sum_of_rows(d_query_bias), sum_of_rows(d_value_bias)
 
 
 def _sizes(projected: Projected, heads: int, scale: float) -> dict[str, float]:
@@ -207,7 +207,19 @@ def add_and_norm_backward(
         d_normed, *normed[1:], gain, seed, d_states, d_output, d_vectors, rows,
         WIDTH=width, COLUMNS=power_of_two(width), ROWS=NORM_ROWS, P=p, num_warps=WARPS,
     )  # fmt: skip
-    return d_states, d_output, d_vectors.sum(0)
+    return d_states, d_output, sum_of_rows(d_vectors)
+
+
+def sum_of_rows(parts: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the first dimension: as a product, in half the time that a GPU takes for few rows."""
+    return torch.mv(parts.flatten(1).T, parts.new_ones(len(parts))).view(parts.shape[1:])
+
+
+def weight_gradient(d_output: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """Return the gradient (F, D) of a weight by those of (N, F) outputs of (N, D) states, in float32 or wider."""
+    if d_output.is_cuda and d_output.dtype.itemsize == 2:
+        return torch.mm(d_output.T, states, out_dtype=torch.float32)
+    return (d_output.T @ states).to(torch.promote_types(states.dtype, torch.float32))
 
 
 def power_of_two(number: int) -> int:
@@ -225,7 +237,7 @@ def relu_backward_(d_active: torch.Tensor, active: torch.Tensor) -> torch.Tensor
     kernels.relu_backward[(blocks, -(-width // RELU_COLUMNS))](
         d_active, active, d_bias, rows, width, ROWS=RELU_ROWS, COLUMNS=RELU_COLUMNS, num_warps=WARPS
     )
-    return d_bias.sum(0)
+    return sum_of_rows(d_bias)
 
 
 def softmax_and_logsumexp_(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -161,11 +161,11 @@ class AttentionSublayer(torch.autograd.Function):
             d_key_value,
             d_q_bias,
             d_v_bias,
-            d_sublayer.T @ context,
+            operations.weight_gradient(d_sublayer, context),
             d_out_bias,
             d_gain,
             d_bias,
-            *(d_projected.T @ states).split(attention.widths[: 3 if key_value is None else 1]),
+            *operations.weight_gradient(d_projected, states).split(attention.widths[: 3 if key_value is None else 1]),
         )
 
 
@@ -188,7 +188,9 @@ class FeedForwardSublayer(torch.autograd.Function):
         bias: torch.Tensor,
     ) -> torch.Tensor:
         """Return states (N, D) of such states; `inner_dropout` is the probability of that behind ReLU."""
-        active = nn.functional.dropout(linear_1(states).relu_(), inner_dropout, training=True, inplace=True)
+        assert linear_1.bias is not None
+        active = torch._addmm_activation(linear_1.bias, states, linear_1.weight.T)  # with ReLU in the product's kernel
+        active = nn.functional.dropout(active, inner_dropout, training=True, inplace=True)
         normed = operations.add_and_norm(states, linear_2(active), gain, bias, residual.seed, residual.eps, residual.p)
         ctx.linear_1, ctx.linear_2, ctx.residual = linear_1, linear_2, residual
         ctx.inner_scale = 1 / (1 - inner_dropout)
@@ -206,7 +208,8 @@ class FeedForwardSublayer(torch.autograd.Function):
         if ctx.inner_scale != 1:
             d_active *= ctx.inner_scale  # what was dropped is zero, and so has no gradient, as if it were not active
         d_bias_1 = operations.relu_backward_(d_active, active)
-        d_weight_1, d_weight_2 = d_active.T @ states, d_sublayer.T @ active
+        d_weight_1 = operations.weight_gradient(d_active, states)
+        d_weight_2 = operations.weight_gradient(d_sublayer, active)
         d_states.addmm_(d_active, ctx.linear_1.weight)
         return None, None, None, None, d_states, d_weight_1, d_bias_1, d_weight_2, d_bias_2, d_gain, d_bias
 
@@ -232,4 +235,5 @@ class SourceProjection(torch.autograd.Function):
         """Return the gradients."""
         [states] = ctx.saved_tensors
         d_projected = torch.cat(d_key_values, dim=1)
-        return None, None, d_projected @ ctx.linear.weight, *(d_projected.T @ states).split(ctx.heights)
+        d_weight = operations.weight_gradient(d_projected, states)
+        return None, None, d_projected @ ctx.linear.weight, *d_weight.split(ctx.heights)

@@ -62,10 +62,13 @@ def make_objective(
     label_smoothing, compiled = settings.optimization.label_smoothing, settings.run.torch_compile
     if is_packed:
         from training.gpu.objective import PackedObjective
+        from training.gpu.recorded import RecordedObjective
 
         if compiled:
             say("torch_compile=True: nothing is compiled, since kernels compute what lies between the products")
-        return PackedObjective(model, label_smoothing)
+        packed = PackedObjective(model, label_smoothing)
+        is_recorded = accelerator.device.type == "cuda" and accelerator.scaler is None
+        return RecordedObjective(packed, say) if is_recorded else packed
     with_kernels = choose_kernels(model, accelerator, settings.run, say)
     objective = LabelSmoothedObjective(model, label_smoothing, settings.optimization.rdrop_alpha, with_kernels)
     if compiled:
