@@ -179,7 +179,7 @@ def test_a_workload_hands_all_it_is_asked_for_to_run_py_and_to_the_contenders(tm
 
 def test_on_a_gpu_the_memory_is_that_of_the_gpu(tmp_path, monkeypatch):
     work = workload(tmp_path, "--device=cuda")
-    assert (work.tokens, work.sentences, work.steps) == (2_000_000, 512, 4 * 27)
+    assert (work.tokens, work.sentences, work.steps) == (2_000_000, 512, 600)
     assert [contender.name for contender in work.contenders()] == [
         "ours",
         "MarianMT with Seq2SeqTrainer",
