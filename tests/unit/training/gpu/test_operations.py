@@ -7,7 +7,7 @@ import torch
 
 from training.data.batch_plan import Side
 from training.data.packing import pack
-from training.gpu.operations import Projected, power_of_two, same_sentence
+from training.gpu.operations import Projected, power_of_two, same_sentence, sum_of_rows, weight_gradient
 
 
 def batch(count: int, longest: int, seed: int = 2):
@@ -37,3 +37,17 @@ def test_rows_may_be_parts_of_wider_ones():
 
 def test_a_block_is_as_wide_as_a_power_of_two():
     assert [power_of_two(number) for number in (1, 2, 3, 64, 65, 512)] == [1, 2, 4, 64, 128, 512]
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (7, 3), (500, 3, 4)])
+def test_rows_are_summed(shape):
+    parts = torch.randn(*shape, dtype=torch.float64)
+    torch.testing.assert_close(sum_of_rows(parts), parts.sum(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_gradient_of_a_weight_is_in_float32_or_wider(dtype):
+    d_output, states = (torch.randn(64, width).to(dtype) for width in (5, 8))
+    found = weight_gradient(d_output, states)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(found.to(dtype), d_output.T @ states)

@@ -9,6 +9,8 @@ from accelerate.utils import DistributedType
 from flat_settings import make_settings
 
 from training.gpu import objective as packed_module
+from training.gpu.objective import PackedObjective
+from training.gpu.recorded import RecordedObjective
 from training.objective.loss import LabelSmoothedObjective
 from training.trainer import minimization
 from training.trainer.minimization import choose_packing, make_objective
@@ -78,3 +80,19 @@ def test_a_padded_model_is_compiled_where_the_settings_say_so(random_model, monk
     monkeypatch.setattr(LabelSmoothedObjective, "compile", lambda self, **options: asked.append(options))
     make_objective(random_model(), accelerator("cpu"), make_settings(torch_compile=compiled), False, print)
     assert asked == ([{"dynamic": True}] if compiled else [])
+
+
+@pytest.mark.parametrize(("device", "precision", "wanted"), [
+    ("cuda", "bf16", RecordedObjective), ("cuda", "no", RecordedObjective), ("cuda", "fp16", PackedObjective),
+    ("cpu", "bf16", PackedObjective),
+])  # fmt: skip
+def test_loss_and_gradients_are_recorded_on_a_gpu_unless_the_loss_is_scaled(random_model, device, precision, wanted):
+    place, lines, model = accelerator(device, precision), [], random_model()
+    place.scaler = object() if precision == "fp16" else None
+    objective = make_objective(model, place, make_settings(label_smoothing=0.3), True, lines.append)
+    assert type(objective) is wanted
+    packed = objective.objective if wanted is RecordedObjective else objective
+    assert (packed.model, packed.label_smoothing) == (model, 0.3)
+    if wanted is RecordedObjective:
+        objective.recorder.say("a sentence")
+        assert lines == ["a sentence"]
