@@ -27,12 +27,8 @@ class RecordedObjective(nn.Module):
     def __init__(self, objective: PackedObjective, say: Callable[[str], object]):
         super().__init__()
         self.objective = objective
+        self.trained = {name: weight for name, weight in objective.named_parameters() if weight.requires_grad}
         self.recorder, self.recorded_for = Recorder(self.sums_and_gradients, say), ()
-
-    @property
-    def trained(self) -> dict[str, nn.Parameter]:
-        """The weights that are trained, by name."""
-        return {name: weight for name, weight in self.objective.named_parameters() if weight.requires_grad}
 
     def forward(self, *batch: torch.Tensor) -> LossSums:
         """Return the sums over the real tokens of the labels; the arguments are those of a `PackedBatch`.
