@@ -66,8 +66,10 @@ class Scorer:
         self.probabilities = prefix.new_empty(0, dtype=torch.float32)
         eos_token_ids = config._eos_token_tensor
         self.eos_token_ids = prefix.new_empty(0) if eos_token_ids is None else eos_token_ids.to(prefix.device)
-        self.suppressed = self._columns(list(config.suppress_tokens or []))
-        self.ends = self._columns(self.eos_token_ids.tolist())
+        suppressed = self._columns(list(config.suppress_tokens or []))
+        # On the device once, for which each step would otherwise wait.
+        self.suppressed = prefix.new_tensor(suppressed)
+        self.suppressed_and_ends = prefix.new_tensor(suppressed + self._columns(self.eos_token_ids.tolist()))
 
     def _columns(self, ids: list[int]) -> list[int]:
         """Return where the logits of these tokens are, as far as there are any."""
@@ -104,22 +106,22 @@ class Scorer:
         ids = places % size
         return totals, places // size, ids if self.allowed is None else self.allowed[ids]
 
-    def _normalize(self, logits: torch.Tensor, banned: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _normalize(self, logits: torch.Tensor, banned: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ban columns; return the logits' `block_maxima`, and their log sum exp, (R, 1), from before the ban.
 
         Where `allowed` cuts the logits, what is banned has no share of the probability: there the sum is of the rest.
         """
         if self.allowed is not None:
-            logits[:, banned] = -math.inf
+            logits.index_fill_(1, banned, -math.inf)
         if self.summarize is not None and self.allowed is None:
             maxima, log_normalizers = self.summarize(logits)
-            logits[:, banned] = -math.inf
-            mend_block_maxima(maxima, logits, banned)
+            logits.index_fill_(1, banned, -math.inf)
+            mend_block_maxima(maxima, logits, banned.tolist())
             return maxima, log_normalizers
         # log sum exp = logit(best) - log P(best): no pass over the vocabulary except the softmax's own.
         self.probabilities = self.probabilities.to(logits).resize_(logits.shape)
         torch.softmax(logits, -1, out=self.probabilities)
-        logits[:, banned] = -math.inf
+        logits.index_fill_(1, banned, -math.inf)
         maxima = block_maxima(logits)
         top, best = largest(logits, 1, maxima=maxima)
         log_normalizers = top.float() - self.probabilities.gather(1, best).float().log()
@@ -128,17 +130,17 @@ class Scorer:
     def best(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the ids, (R,), of the tokens that continue the (R, T) tokens best."""
         if self.is_plain:
-            logits[:, self._banned(tokens)] = -math.inf
+            logits.index_fill_(1, self._banned(tokens), -math.inf)
         else:
             logits = self._process(logits, tokens, log_probs=False)
         best = largest(logits, 1)[1][:, 0]
         return best if self.allowed is None else self.allowed[best]
 
-    def _banned(self, tokens: torch.Tensor) -> list[int]:
+    def _banned(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the columns of the logits that must not continue the (R, T) tokens."""
         length = self.prefix.shape[1] + tokens.shape[1]
         is_short = length < (self.config.min_length or 0) or tokens.shape[1] < (self.config.min_new_tokens or 0)
-        return self.suppressed + (self.ends if is_short else [])
+        return self.suppressed_and_ends if is_short else self.suppressed
 
     def _process(self, logits: torch.Tensor, tokens: torch.Tensor, log_probs: bool) -> torch.Tensor:
         logits = logits.to(torch.float32, copy=True)  # the next step overwrites the original
