@@ -53,6 +53,7 @@ class Scorer:
         summarize: Callable | None = None,
     ):
         self.processors, self.config, self.prefix, self.summarize = processors, config, prefix, summarize
+        self.is_on_cpu = prefix.device.type == "cpu"
         self.pad_token_id = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
         dictionary = config.return_dict_in_generate
         self.scores: list | None = [] if dictionary and config.output_scores else None
@@ -106,13 +107,18 @@ class Scorer:
         ids = places % size
         return totals, places // size, ids if self.allowed is None else self.allowed[ids]
 
-    def _normalize(self, logits: torch.Tensor, banned: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _normalize(self, logits: torch.Tensor, banned: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Ban columns; return the logits' `block_maxima`, and their log sum exp, (R, 1), from before the ban.
 
         Where `allowed` cuts the logits, what is banned has no share of the probability: there the sum is of the rest.
+        On a GPU, where nobody asks for the maxima, there are none.
         """
         if self.allowed is not None:
             logits.index_fill_(1, banned, -math.inf)
+        if not self.is_on_cpu:
+            log_normalizers = logits.float().logsumexp(1, keepdim=True)
+            logits.index_fill_(1, banned, -math.inf)
+            return None, log_normalizers.nan_to_num()  # of a row that has nothing but -inf
         if self.summarize is not None and self.allowed is None:
             maxima, log_normalizers = self.summarize(logits)
             logits.index_fill_(1, banned, -math.inf)

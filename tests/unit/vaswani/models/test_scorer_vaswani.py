@@ -40,15 +40,26 @@ def expected(logits, scores, banned, count):
     return totals, places // logits.shape[1], places % logits.shape[1]
 
 
-@pytest.mark.parametrize("summary", [None, summarize])
+@pytest.mark.parametrize(("summary", "is_on_cpu"), [(None, True), (summarize, True), (None, False)])
 @pytest.mark.parametrize("min_new_tokens", [0, 2])
-def test_continuations_are_the_most_likely_ones_that_are_not_ruled_out(logits, summary, min_new_tokens):
+def test_continuations_are_the_most_likely_ones_that_are_not_ruled_out(logits, summary, is_on_cpu, min_new_tokens):
     scores = torch.randn(2, 3)
     banned = BANNED + ([4000] if min_new_tokens else [])
     found = scorer(min_new_tokens=min_new_tokens, summary=summary)
+    found.is_on_cpu = is_on_cpu
     found = found.continuations(logits.clone(), NOTHING, scores, 6)
     torch.testing.assert_close(found, expected(logits, scores, banned, 6))
     assert (found[2] == 4000).any() == (not min_new_tokens)
+
+
+@pytest.mark.parametrize("is_on_cpu", [True, False])
+def test_a_row_without_any_token_continues_nothing(logits, is_on_cpu):
+    found = scorer()
+    found.is_on_cpu = is_on_cpu
+    logits[1] = -math.inf
+    totals, parents, _ = found.continuations(logits, NOTHING, torch.tensor([[0.0, -1.0, -2.0], [0.0, -1.0, -2.0]]), 6)
+    assert totals.isfinite().all()
+    assert not (parents[0] == 1).any()
 
 
 def test_whatever_else_processes_logits_gets_log_probabilities(logits):
