@@ -183,8 +183,9 @@ class IncrementalLayer:
     ) -> tuple[torch.Tensor, Entering]:
         """Turn the (R, D) states of the open position, and what enters of them, into those of the next layer.
 
-        Masks are as attention takes them: (B * H, K, N), or compiled for single queries (B, 1, N). Compiled
-        self-attention of several needs none.
+        The cache is a `KVCache` or, where nothing is compiled, what has its keys, values and `append`. Masks are as
+        attention takes them: (B * H, K, N), or compiled for single queries (B, 1, N). Compiled self-attention of
+        several needs none.
         """
         layer = self.layer
         entering = self._self_attention(entering, cache, target_mask)
