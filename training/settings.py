@@ -262,8 +262,8 @@ class RunSettings:
     )
     attn_implementation: str = _setting(
         "Attention of transformers to train with: 'sdpa', 'eager' (faster on CPUs with short sentences), ...; where "
-        "kernels in C compute between products, on a CPU in bf16, they do it; where nothing is padded, on a GPU, "
-        "those in Triton do.",
+        "kernels in C compute between products, on a CPU, they do it; where nothing is padded, on a GPU, those in "
+        "Triton do.",
         default="sdpa",
     )
     tf32: bool = _setting("Whether float32 matrix products may use TensorFloat-32 on a GPU.", default=False)

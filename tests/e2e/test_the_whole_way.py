@@ -16,7 +16,6 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeli
 import vaswani
 from training import evaluation
 from training.recipe import parse_settings
-from vaswani.models.packing_vaswani import multiplies_bfloat16
 
 
 SENTENCES = ["one two three", "ten nine", "four seven one"]
@@ -253,7 +252,6 @@ def test_checkpoints_load_like_models_and_their_average_is_published(finished_ru
         assert torch.allclose(parameter, torch.stack([weights[name] for weights in saved]).mean(0), atol=1e-6), name
 
 
-@pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU has no instructions for bfloat16: runs are in float32")
 def test_with_a_c_compiler_and_without_a_run_learns_the_same(corpus, tmp_path):
     flags = ["--max_steps=60", "--max_tokens_per_batch=600", "--warmup_steps=100", "--learning_rate_factor=0.3"]
     flags += ["--max_source_length=40", "--max_target_length=40", "--logging_steps=20", "--eval_steps=0"]

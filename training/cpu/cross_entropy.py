@@ -1,4 +1,4 @@
-"""Pre-softmax projection and label-smoothed cross-entropy (section 5.4), for training in bfloat16 on a CPU."""
+"""Pre-softmax projection and label-smoothed cross-entropy (section 5.4), for training on a CPU."""
 
 from typing import Any
 
@@ -27,14 +27,14 @@ class SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of the smoothed and of the plain cross-entropy over (passes, N, D) states.
 
-        The states come in float32 and, `rounded`, in bfloat16; the gradient of the latter goes to the former. `labels`
-        (N,) are -100 where there is no target; row `frozen_row` of the (V, D) `weight` gets no gradient. With R-Drop
-        there are two passes instead of one, and `rdrop_alpha` times their divergence is added to the smoothed sum.
+        The states come in float32 and `rounded`; the gradient of the latter goes to the former. `labels` (N,) are -100
+        where there is no target; row `frozen_row` of the (V, D) `weight` gets no gradient. With R-Drop there are two
+        passes instead of one, and `rdrop_alpha` times their divergence is added to the smoothed sum.
         """
         passes, count, width = rounded.shape
         eps_i = label_smoothing / (len(weight) - 1)
         nll_weight = 1 - label_smoothing - eps_i
-        projection = weight.to(torch.bfloat16)
+        projection = weight.to(rounded.dtype)
         projection_sum = projection.sum(0, dtype=torch.float32)
         logsumexps, target_logits = sums = torch.empty(2, passes, count, dtype=torch.float32)
         divergence = torch.zeros((), dtype=torch.float32)

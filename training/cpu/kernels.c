@@ -1,8 +1,8 @@
 /* What lies between the matrix products of a training update, each in one pass over memory: see kernels.py.
 
    Matrices are row-major, and their widths multiples of 16; those of single heads need not be. Rows beyond `rows`, up
-   to `padded`, are set to zero where a product will add up over rows. What is bfloat16 in memory is float in
-   registers. */
+   to `padded`, are set to zero where a product will add up over rows. What is a `number` in memory, bfloat16, or float
+   with -DFLOAT32, is float in registers. */
 
 #include <math.h>
 #include <omp.h>
@@ -13,47 +13,77 @@
 #include <immintrin.h>
 #endif
 
+/* How many floats a vector has; how many rows of a product are computed together, or the last HALF of them, and how many
+   vectors of each: as many sums as there are registers for. GCC makes slow code of vectors longer than registers. */
+#ifdef __AVX512F__
 #define LANES 16
-#define BLOCK 8 /* rows of a product that are computed together, or the last HALF of them */
+#define BLOCK 8
+#else
+#define LANES 8
+#define BLOCK 4
+#endif
 #define HALF 4
+#define VECTORS 2
+#define COLUMNS 16 /* the number of a head's columns of scores is a multiple of it, on every CPU */
 #define HIDDEN -1e30f
 
-typedef int64_t size;
-typedef uint16_t bf16;
-typedef float floats __attribute__((vector_size(64), aligned(4)));
-typedef int32_t ints __attribute__((vector_size(64), aligned(4)));
-typedef uint32_t words __attribute__((vector_size(64), aligned(4)));
-typedef bf16 halves __attribute__((vector_size(32), aligned(2)));
+const int lanes = LANES; /* so that a test can tell which it has */
 
+typedef int64_t size;
+typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4)));
+#ifdef FLOAT32
+typedef float number;
+typedef floats numbers;
+typedef ints places_of_numbers;
+#define LOWEST -1e30f
+#else
+typedef uint16_t number;
+typedef number numbers __attribute__((vector_size(2 * LANES), aligned(2)));
+typedef numbers places_of_numbers;
+#define LOWEST 0xf149 /* -1e30 */
+#endif
+
+#if LANES == 16
 static const ints LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+static const ints LANE = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
 
 static inline floats load(const float *from) { return *(const floats *)from; }
 static inline void store(float *to, floats x) { *(floats *)to = x; }
 static inline void increase(float *sum, floats x) { store(sum, load(sum) + x); }
-static inline floats widen(const bf16 *from) {
-    return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
-}
-/* 16 elements, or the first `count` of them and zeros. */
-static inline halves some(const bf16 *from, size count) {
-    if (count >= LANES) return *(const halves *)from;
-    halves x = {0};
-    memcpy(&x, from, count * sizeof(bf16));
+/* LANES elements, or the first `count` of them and zeros. */
+static inline numbers some(const number *from, size count) {
+    if (count >= LANES) return *(const numbers *)from;
+    numbers x = {0};
+    memcpy(&x, from, count * sizeof(number));
     return x;
 }
-static inline float widen_one(bf16 x) {
+#ifdef FLOAT32
+static inline floats widen(const number *from) { return load(from); }
+static inline float widen_one(number x) { return x; }
+static inline void narrow(number *to, floats x) { store(to, x); }
+#else
+static inline floats widen(const number *from) {
+    return (floats)(__builtin_convertvector(*(const numbers *)from, words) << 16);
+}
+static inline float widen_one(number x) {
     uint32_t bits = (uint32_t)x << 16;
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
-static inline void narrow(bf16 *to, floats x) { /* to the nearest, of two to the even one */
-#ifdef __AVX512BF16__
-    *(halves *)to = (halves)_mm512_cvtneps_pbh((__m512)x);
+static inline void narrow(number *to, floats x) { /* to the nearest, of two to the even one */
+#if defined(__AVX512BF16__) && LANES == 16
+    *(numbers *)to = (numbers)_mm512_cvtneps_pbh((__m512)x);
 #else
     words bits = (words)x;
-    *(halves *)to = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, halves);
+    *(numbers *)to = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, numbers);
 #endif
 }
+#endif
 static inline floats all(float x) { return x - (floats){0}; }
 static inline floats either(ints condition, floats x, floats y) {
     return (floats)((condition & (ints)x) | (~condition & (ints)y));
@@ -84,20 +114,27 @@ static inline floats exponential(floats x) {
     return power * (floats)(((ints)shifted + 127) << 23);
 }
 
-/* Transpose a square of 16 rows: four times, rows of its upper and lower half are shuffled into each other. */
+/* Transpose a square of LANES rows: log2(LANES) times, rows of its upper and lower half are shuffled into each other. */
 #ifdef __clang__
 #define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #else
-#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (halves){__VA_ARGS__})
+#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (places_of_numbers){__VA_ARGS__})
 #endif
-typedef halves square[LANES];
+#if LANES == 16
+#define FIRST_HALVES(x, y) SHUFFLE(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define LAST_HALVES(x, y) SHUFFLE(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#else
+#define FIRST_HALVES(x, y) SHUFFLE(x, y, 0, 8, 1, 9, 2, 10, 3, 11)
+#define LAST_HALVES(x, y) SHUFFLE(x, y, 4, 12, 5, 13, 6, 14, 7, 15)
+#endif
+typedef numbers square[LANES];
 static inline void transpose_square(square x) {
-    for (int time = 0; time < 4; time++) {
+    for (int times = LANES; times > 1; times /= 2) {
         square y;
         for (int i = 0; i < LANES / 2; i++) {
-            halves upper = x[i], lower = x[i + LANES / 2];
-            y[2 * i] = SHUFFLE(upper, lower, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            y[2 * i + 1] = SHUFFLE(upper, lower, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            numbers upper = x[i], lower = x[i + LANES / 2];
+            y[2 * i] = FIRST_HALVES(upper, lower);
+            y[2 * i + 1] = LAST_HALVES(upper, lower);
         }
         memcpy(x, y, sizeof(square));
     }
@@ -110,7 +147,7 @@ typedef struct {
     uint64_t seed;
 } dropout;
 
-/* Return for 16 elements what each is multiplied by: 0 or the scale. */
+/* Return for LANES elements what each is multiplied by: 0 or the scale. */
 static inline floats kept(dropout d, uint32_t first) {
     words hash = ((words)LANE + first) * 0x9E3779B9u + (uint32_t)d.seed;
     hash = ((hash ^ (hash >> 16)) * 0x85EBCA6Bu) ^ (uint32_t)(d.seed >> 32);
@@ -120,39 +157,39 @@ static inline floats kept(dropout d, uint32_t first) {
 }
 
 /* Round a matrix, and its transpose, whose rows are `stride` apart. Rows and width are multiples of 16. */
-void round_both(const float *x, bf16 *rounded, bf16 *transposed, size rows, size width, size stride) {
+void round_both(const float *x, number *rounded, number *transposed, size rows, size width, size stride) {
 #pragma omp parallel for
     for (size row = 0; row < rows; row += LANES)
         for (size i = 0; i < width; i += LANES) {
             square values;
             for (int n = 0; n < LANES; n++) {
-                bf16 *to = rounded + (row + n) * width + i;
+                number *to = rounded + (row + n) * width + i;
                 narrow(to, load(x + (row + n) * width + i));
-                values[n] = *(halves *)to;
+                values[n] = *(numbers *)to;
             }
             transpose_square(values);
-            for (int n = 0; n < LANES; n++) *(halves *)(transposed + (i + n) * stride + row) = values[n];
+            for (int n = 0; n < LANES; n++) *(numbers *)(transposed + (i + n) * stride + row) = values[n];
         }
 }
 
-/* Transpose a matrix, into bfloat16 or into floats: one of both is NULL. Rows and width are multiples of 16. */
-void transpose_rounded(const bf16 *x, bf16 *transposed, float *widened, size rows, size width) {
+/* Transpose a matrix, into numbers or into floats: one of both is NULL. Rows and width are multiples of 16. */
+void transpose_rounded(const number *x, number *transposed, float *widened, size rows, size width) {
 #pragma omp parallel for
     for (size i = 0; i < width; i += LANES)
         for (size row = 0; row < rows; row += LANES) {
             square values;
-            for (int n = 0; n < LANES; n++) values[n] = *(halves *)(x + (row + n) * width + i);
+            for (int n = 0; n < LANES; n++) values[n] = *(numbers *)(x + (row + n) * width + i);
             transpose_square(values);
             for (int n = 0; n < LANES; n++) {
                 size to = (i + n) * rows + row;
-                if (transposed) *(halves *)(transposed + to) = values[n];
-                else store(widened + to, widen((bf16 *)&values[n]));
+                if (transposed) *(numbers *)(transposed + to) = values[n];
+                else store(widened + to, widen((number *)&values[n]));
             }
         }
 }
 
-static void clear(bf16 *matrix, size rows, size padded, size width) {
-    memset(matrix + rows * width, 0, (padded - rows) * width * sizeof(bf16));
+static void clear(number *matrix, size rows, size padded, size width) {
+    memset(matrix + rows * width, 0, (padded - rows) * width * sizeof(number));
 }
 
 /* Sums for each thread, which `add_up` adds up and frees. No two threads write to one line of a cache, or to its
@@ -170,10 +207,10 @@ static void add_up(float *sums, size width, float *total) {
     free(sums);
 }
 
-/* y = Dropout(scale * embedding + position), sections 3.4, 3.5 and 5.4, also in bfloat16. Ids that are `pad` have a
+/* y = Dropout(scale * embedding + position), sections 3.4, 3.5 and 5.4, also as numbers. Ids that are `pad` have a
    zero embedding; `places` are those of the ids in their sentences. */
 void embed(const int64_t *ids, const int64_t *places, const float *table, const float *positions, int64_t pad,
-           float scale, dropout d, float *y, bf16 *y_bf16, size rows, size padded, size width) {
+           float scale, dropout d, float *y, number *y_rounded, size rows, size padded, size width) {
 #pragma omp parallel for
     for (size row = 0; row < rows; row++) {
         const float *embedding = table + ids[row] * width, *position = positions + places[row] * width;
@@ -181,32 +218,32 @@ void embed(const int64_t *ids, const int64_t *places, const float *table, const 
             floats value = ids[row] == pad ? (floats){0} : load(embedding + i) * scale;
             value = (value + load(position + i)) * kept(d, row * width + i);
             store(y + row * width + i, value);
-            narrow(y_bf16 + row * width + i, value);
+            narrow(y_rounded + row * width + i, value);
         }
     }
-    clear(y_bf16, rows, padded, width);
+    clear(y_rounded, rows, padded, width);
 }
 
 /* Add the gradient of each row to that of its embedding; each thread has its own embeddings. `dx`, the gradients
    without the scale, may be NULL. */
-void embed_backward(const float *dy, const bf16 *dy_bf16, const int64_t *ids, int64_t pad, float scale, dropout d,
+void embed_backward(const float *dy, const number *dy_rounded, const int64_t *ids, int64_t pad, float scale, dropout d,
                     float *dx, float *dtable, size rows, size width) {
 #pragma omp parallel
     for (size row = 0; row < rows; row++) {
         if (ids[row] % omp_get_num_threads() != omp_get_thread_num()) continue;
         for (size i = 0; i < width; i += LANES) {
             size at = row * width + i;
-            floats g = (load(dy + at) + widen(dy_bf16 + at)) * kept(d, at);
+            floats g = (load(dy + at) + widen(dy_rounded + at)) * kept(d, at);
             if (dx) store(dx + at, g);
             if (ids[row] != pad) increase(dtable + ids[row] * width + i, g * scale);
         }
     }
 }
 
-/* y = LayerNorm(x + Dropout(product + last_bias)), sections 3.1 and 5.4, also in bfloat16. `last_bias` may be NULL.
+/* y = LayerNorm(x + Dropout(product + last_bias)), sections 3.1 and 5.4, also as numbers. `last_bias` may be NULL.
    `normed` is y before gain and bias, `rstds` is 1 / standard deviation: backward needs them. */
-void add_norm(const float *x, const bf16 *product, const float *last_bias, dropout d, const float *gain,
-              const float *bias, float eps, float *y, bf16 *y_bf16, bf16 *normed, float *rstds, size rows, size padded,
+void add_norm(const float *x, const number *product, const float *last_bias, dropout d, const float *gain,
+              const float *bias, float eps, float *y, number *y_rounded, number *normed, float *rstds, size rows, size padded,
               size width) {
 #pragma omp parallel for
     for (size row = 0; row < rows; row++) {
@@ -231,23 +268,23 @@ void add_norm(const float *x, const bf16 *product, const float *last_bias, dropo
             narrow(normed + first + i, value);
             value = value * load(gain + i) + load(bias + i);
             store(y + first + i, value);
-            narrow(y_bf16 + first + i, value);
+            narrow(y_rounded + first + i, value);
         }
     }
-    clear(y_bf16, rows, padded, width);
+    clear(y_rounded, rows, padded, width);
 }
 
-static inline floats gradient(const float *dy, const bf16 *dy_bf16, size at) {
+static inline floats gradient(const float *dy, const number *dy_rounded, size at) {
     floats g = dy ? load(dy + at) : (floats){0};
-    return dy_bf16 ? g + widen(dy_bf16 + at) : g;
+    return dy_rounded ? g + widen(dy_rounded + at) : g;
 }
 
-/* The gradients of `add_norm`. Either of `dy` and `dy_bf16` may be NULL. `sums` are the gradients of the gain, of the
+/* The gradients of `add_norm`. Either of `dy` and `dy_rounded` may be NULL. `sums` are the gradients of the gain, of the
    bias, and of the last bias, which is the sum of the rows of `dsublayer`. Some rows are added up in registers before
    the sums in memory are increased: on a shared machine, storing three sums for each element takes longest. */
 #define TOGETHER 8
-void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed, const float *rstds, dropout d,
-                       const float *gain, float *dx, bf16 *dsublayer, float *sums, size rows, size padded,
+void add_norm_backward(const float *dy, const number *dy_rounded, const number *normed, const float *rstds, dropout d,
+                       const float *gain, float *dx, number *dsublayer, float *sums, size rows, size padded,
                        size width) {
     float *all_sums = make_sums(3 * width);
 #pragma omp parallel
@@ -260,14 +297,14 @@ void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed,
                 size first = row * width;
                 floats sum = {0}, slope = {0};
                 for (size i = 0; i < width; i += LANES) {
-                    floats g = gradient(dy, dy_bf16, first + i) * load(gain + i);
+                    floats g = gradient(dy, dy_rounded, first + i) * load(gain + i);
                     sum += g;
                     slope += g * widen(normed + first + i);
                 }
                 float mean = sum_of(sum) / width, mean_slope = sum_of(slope) / width;
                 for (size i = 0; i < width; i += LANES) {
                     size at = first + i;
-                    floats g = gradient(dy, dy_bf16, at) * load(gain + i);
+                    floats g = gradient(dy, dy_rounded, at) * load(gain + i);
                     g = (g - mean - widen(normed + at) * mean_slope) * rstds[row];
                     store(dx + at, g);
                     narrow(dsublayer + at, g * kept(d, at));
@@ -276,7 +313,7 @@ void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed,
             for (size i = 0; i < width; i += LANES) {
                 floats for_gain = {0}, for_bias = {0}, for_sublayer = {0};
                 for (size at = start * width + i; at < end * width; at += width) {
-                    floats g = gradient(dy, dy_bf16, at);
+                    floats g = gradient(dy, dy_rounded, at);
                     for_gain += g * widen(normed + at);
                     for_bias += g;
                     for_sublayer += widen(dsublayer + at);
@@ -292,7 +329,7 @@ void add_norm_backward(const float *dy, const bf16 *dy_bf16, const bf16 *normed,
 }
 
 /* x becomes Dropout(max(0, x)): Eq. 2 of section 3.3. */
-void relu(bf16 *x, dropout d, size rows, size width) {
+void relu(number *x, dropout d, size rows, size width) {
 #pragma omp parallel for
     for (size at = 0; at < rows * width; at += LANES) {
         floats value = widen(x + at);
@@ -302,7 +339,7 @@ void relu(bf16 *x, dropout d, size rows, size width) {
 }
 
 /* dy, of an output y of `relu`, becomes dx, whose rows are added up. */
-void relu_backward(bf16 *dy, const bf16 *y, float scale, float *sums, size rows, size width) {
+void relu_backward(number *dy, const number *y, float scale, float *sums, size rows, size width) {
     float *all_sums = make_sums(width);
 #pragma omp parallel
     {
@@ -320,7 +357,7 @@ void relu_backward(bf16 *dy, const bf16 *y, float scale, float *sums, size rows,
 }
 
 /* The sums of the columns of x. */
-void column_sums(const bf16 *x, float *sums, size rows, size width) {
+void column_sums(const number *x, float *sums, size rows, size width) {
     float *all_sums = make_sums(width);
 #pragma omp parallel
     {
@@ -338,15 +375,14 @@ void column_sums(const bf16 *x, float *sums, size rows, size width) {
 /* c(m, n) = sum over k of a(m, k) b(k, n), for R rows and N columns, a multiple of LANES. */
 INLINE void multiply_rows(int R, const float *a, size a_m, size a_k, const float *b, float *c, size N, size K) {
     size n = 0;
-    for (; n + 2 * LANES <= N; n += 2 * LANES) { /* as many sums at a time as there are registers */
-        floats sums[BLOCK][2] = {0};
+    for (; n + VECTORS * LANES <= N; n += VECTORS * LANES) {
+        floats sums[BLOCK][VECTORS] = {0};
         for (size k = 0; k < K; k++)
-            for (int m = 0; m < R; m++) {
-                sums[m][0] += a[m * a_m + k * a_k] * load(b + k * N + n);
-                sums[m][1] += a[m * a_m + k * a_k] * load(b + k * N + n + LANES);
-            }
+            for (int m = 0; m < R; m++)
+                for (int j = 0; j < VECTORS; j++)
+                    sums[m][j] += a[m * a_m + k * a_k] * load(b + k * N + n + j * LANES);
         for (int m = 0; m < R; m++)
-            for (int j = 0; j < 2; j++) store(c + m * N + n + j * LANES, sums[m][j]);
+            for (int j = 0; j < VECTORS; j++) store(c + m * N + n + j * LANES, sums[m][j]);
     }
     for (; n < N; n += LANES) {
         floats sums[BLOCK] = {0};
@@ -365,46 +401,46 @@ INLINE void multiply(const float *a, size a_m, size a_k, const float *b, float *
 /* Copy a head's rows to floats, with their bias if there is one, and set to zero those up to a multiple of BLOCK, and
    columns up to one of LANES. Ask for the rows of the next head, too: they lie apart, so that the CPU does not foresee
    them. */
-static void copy_in(const bf16 *from, size head, size next, size stride, const float *bias, size rows, size width,
+static void copy_in(const number *from, size head, size next, size stride, const float *bias, size rows, size width,
                     float *to) {
     size whole = width / LANES * LANES, columns = up(width, LANES);
     for (size row = 0; row < rows; row++) {
-        const bf16 *now = from + head + row * stride, *then = from + next + row * stride;
+        const number *now = from + head + row * stride, *then = from + next + row * stride;
         for (size i = 0; i < whole; i += LANES) {
             floats value = widen(now + i);
             store(to + row * columns + i, bias ? value + load(bias + i) : value);
         }
         for (size i = whole; i < width; i++) to[row * columns + i] = widen_one(now[i]) + (bias ? bias[i] : 0);
         for (size i = width; i < columns; i++) to[row * columns + i] = 0;
-        for (size i = 0; i < width; i += 32) __builtin_prefetch(then + i); /* 64 bytes */
+        for (size i = 0; i < width; i += 64 / sizeof(number)) __builtin_prefetch(then + i);
     }
     memset(to + rows * columns, 0, (up(rows, BLOCK) - rows) * columns * sizeof(float));
 }
-static void copy_out(const float *from, size rows, size width, bf16 *to, size stride) {
+static void copy_out(const float *from, size rows, size width, number *to, size stride) {
     size whole = width / LANES * LANES, columns = up(width, LANES);
     for (size row = 0; row < rows; row++) {
         for (size i = 0; i < whole; i += LANES) narrow(to + row * stride + i, load(from + row * columns + i));
         if (whole == width) continue;
-        bf16 rest[LANES] ALIGNED;
+        number rest[LANES] ALIGNED;
         narrow(rest, load(from + row * columns + whole));
-        memcpy(to + row * stride + whole, rest, (width - whole) * sizeof(bf16));
+        memcpy(to + row * stride + whole, rest, (width - whole) * sizeof(number));
     }
 }
 /* The same, transposed, into a column for each row: `columns` of them, a multiple of LANES. Those beyond `rows` have
    no meaning. */
-static void copy_across(const bf16 *from, size head, size next, size stride, const float *bias, size rows, size width,
+static void copy_across(const number *from, size head, size next, size stride, const float *bias, size rows, size width,
                         float *to, size columns) {
     for (size i = 0; i < width; i += LANES)
         for (size row = 0; row < columns; row += LANES) {
             square values;
             for (int n = 0; n < LANES; n++) {
                 size at = (row + n) * stride + i;
-                values[n] = row + n < rows ? some(from + head + at, width - i) : (halves){0};
+                values[n] = row + n < rows ? some(from + head + at, width - i) : (numbers){0};
                 if (row + n < rows) __builtin_prefetch(from + next + at);
             }
             transpose_square(values);
             for (int n = 0; n < LANES; n++) {
-                floats value = widen((bf16 *)&values[n]);
+                floats value = widen((number *)&values[n]);
                 store(to + (i + n) * columns + row, bias && i + n < width ? value + bias[i + n] : value);
             }
         }
@@ -419,7 +455,7 @@ typedef struct {
 
 /* What attention is of, before their biases, which may be NULL. */
 typedef struct {
-    const bf16 *query, *key, *value;
+    const number *query, *key, *value;
     const float *query_bias, *key_bias, *value_bias;
 } projected;
 
@@ -428,7 +464,7 @@ typedef struct {
 typedef struct {
     size T, S, query, key, value, output, weights, bias, value_bias;
 } place;
-static inline size columns_of(size queries) { return up(queries, LANES); }
+static inline size columns_of(size queries) { return up(queries, COLUMNS); }
 static inline place place_of(const shape *s, size head) {
     size b = head / s->heads, h = head % s->heads, query = s->query_starts[b], key = s->key_starts[b];
     return (place){
@@ -452,8 +488,8 @@ static void copy_keys_and_values(const projected *from, const shape *s, place at
 
 /* softmax(Q K^T / sqrt(d_k)) V, Eq. 1 of section 3.2.1, for each sentence and head. Scores are transposed, so that the
    lanes are queries, and a softmax adds up vectors. `weights` (B, H, S, T), S and T those of the longest sentences and
-   T up to a multiple of LANES, are those before their dropout. */
-void attention(const projected *from, int is_causal, float scaling, dropout d, bf16 *output, bf16 *weights,
+   T up to a multiple of COLUMNS, are those before their dropout. */
+void attention(const projected *from, int is_causal, float scaling, dropout d, number *output, number *weights,
                const shape *s, size padded) {
     size d_k = up(s->key_width, LANES), d_v = up(s->value_width, LANES), heads = s->batch * s->heads;
     size out_stride = s->heads * s->value_width;
@@ -503,8 +539,8 @@ void attention(const projected *from, int is_causal, float scaling, dropout d, b
 }
 
 /* The gradients of `attention`, with the strides of what they are the gradients of. */
-void attention_backward(const projected *from, const bf16 *weights, const bf16 *doutput, float scaling, dropout d,
-                        bf16 *dquery, bf16 *dkey, bf16 *dvalue, const shape *s) {
+void attention_backward(const projected *from, const number *weights, const number *doutput, float scaling, dropout d,
+                        number *dquery, number *dkey, number *dvalue, const shape *s) {
     size d_k = up(s->key_width, LANES), d_v = up(s->value_width, LANES), heads = s->batch * s->heads;
     size out_stride = s->heads * s->value_width;
 #pragma omp parallel
@@ -552,7 +588,7 @@ void attention_backward(const projected *from, const bf16 *weights, const bf16 *
     }
 }
 
-/* `weight` at the label, where it is among the 16 types from number i on. */
+/* `weight` at the label, where it is among the LANES types from number i on. */
 static inline floats at_label(size i, int64_t label, float weight) {
     return either(LANE + (int)(i - label) == 0, all(weight), (floats){0});
 }
@@ -560,16 +596,16 @@ static inline floats at_label(size i, int64_t label, float weight) {
 /* A row of logits as vectors: the last types of a width that is no multiple of LANES are in `rest`, with types behind
    them whose power is nothing. */
 typedef struct {
-    bf16 *row, rest[LANES] ALIGNED;
+    number *row, rest[LANES] ALIGNED;
     size types, whole;
 } vectors;
-static inline vectors vectors_of(bf16 *row, size types) {
+static inline vectors vectors_of(number *row, size types) {
     vectors x = {.row = row, .types = types, .whole = types / LANES * LANES};
-    for (int i = 0; i < LANES; i++) x.rest[i] = x.whole + i < types ? row[x.whole + i] : 0xf149; /* -1e30 */
+    for (int i = 0; i < LANES; i++) x.rest[i] = x.whole + i < types ? row[x.whole + i] : LOWEST;
     return x;
 }
-static inline bf16 *vector_at(vectors *x, size i) { return i < x->whole ? x->row + i : x->rest; }
-static inline void write_rest(vectors *x) { memcpy(x->row + x->whole, x->rest, (x->types - x->whole) * sizeof(bf16)); }
+static inline number *vector_at(vectors *x, size i) { return i < x->whole ? x->row + i : x->rest; }
+static inline void write_rest(vectors *x) { memcpy(x->row + x->whole, x->rest, (x->types - x->whole) * sizeof(number)); }
 
 /* Write e^logit / e^max of each type to `powers`. Return what they are to be multiplied by, and the logsumexp. */
 typedef struct {
@@ -591,16 +627,16 @@ static float *make_powers(size types) { return aligned_alloc(64, up(types * size
 
 /* The logits of each row become their softmax, and at its label the softmax - `nll_weight`; without a label, which is
    negative then, zero, as its sums do. */
-void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float *logsumexps,
+void softmax_minus_target(number *logits, const int64_t *labels, float nll_weight, float *logsumexps,
                           float *target_logits, size rows, size types) {
 #pragma omp parallel
     {
         float *powers = make_powers(types);
 #pragma omp for
         for (size n = 0; n < rows; n++) {
-            bf16 *row = logits + n * types;
+            number *row = logits + n * types;
             if (labels[n] < 0) {
-                memset(row, 0, types * sizeof(bf16));
+                memset(row, 0, types * sizeof(number));
                 logsumexps[n] = target_logits[n] = 0;
                 continue;
             }
@@ -620,18 +656,18 @@ void softmax_minus_target(bf16 *logits, const int64_t *labels, float nll_weight,
    divergence. The sums of Q, too, go behind those of P. The divergence is (KL(P || Q) + KL(Q || P)) / 2, Eq. 2 of
    R-Drop. With r = ln P - ln Q it is the sum of (P - Q) r / 2, its gradient by the logits of P is
    (P (r - KL(P || Q)) + P - Q) / 2. */
-void softmaxes_minus_target(bf16 *logits, const int64_t *labels, float nll_weight, float alpha, float *logsumexps,
+void softmaxes_minus_target(number *logits, const int64_t *labels, float nll_weight, float alpha, float *logsumexps,
                             float *target_logits, float *divergences, size rows, size types) {
 #pragma omp parallel
     {
         float *powers_p = make_powers(types), *powers_q = make_powers(types);
 #pragma omp for
         for (size n = 0; n < rows; n++) {
-            bf16 *row_p = logits + n * types, *row_q = row_p + rows * types;
+            number *row_p = logits + n * types, *row_q = row_p + rows * types;
             float *logsumexp = logsumexps + n, *target_logit = target_logits + n, half = alpha / 2;
             if (labels[n] < 0) {
-                memset(row_p, 0, types * sizeof(bf16));
-                memset(row_q, 0, types * sizeof(bf16));
+                memset(row_p, 0, types * sizeof(number));
+                memset(row_q, 0, types * sizeof(number));
                 logsumexp[0] = logsumexp[rows] = target_logit[0] = target_logit[rows] = divergences[n] = 0;
                 continue;
             }
@@ -649,7 +685,7 @@ void softmaxes_minus_target(bf16 *logits, const int64_t *labels, float nll_weigh
             float mean_p = sum_of(sum_p) * p.scale, mean_q = sum_of(sum_q) * q.scale;
             divergences[n] = (mean_p - mean_q) / 2;
             for (size i = 0; i < types; i += LANES) {
-                bf16 *to_p = vector_at(&of_p, i), *to_q = vector_at(&of_q, i);
+                number *to_p = vector_at(&of_p, i), *to_q = vector_at(&of_q, i);
                 floats r = widen(to_p) - widen(to_q) - between, target = at_label(i, labels[n], nll_weight);
                 floats P = load(powers_p + i) * p.scale, Q = load(powers_q + i) * q.scale;
                 narrow(to_p, P - target + half * (P * (r - mean_p) + P - Q));

@@ -3,7 +3,8 @@
 PyTorch computes what lies between two matrix products operation by operation, each over all of memory, which takes a
 CPU two fifths of an update. Here each such place is one pass. Matrices have a row for each position of a batch, one
 sentence behind the other without padding between them, and then some rows up to a number that oneDNN knows: see
-`padded`. All of them are in bfloat16 except the residuals, which are in float32 beside a bfloat16 copy.
+`padded`. All of them are in the type in which the run multiplies, bfloat16 or float32, except the residuals, which are
+in float32 beside a copy "rounded" to that type. In float32 the copy is the same memory.
 
 Axis letters: see `modeling_vaswani.py`. Here also N rows, and W columns of a matrix.
 """
@@ -126,7 +127,7 @@ class Pointers(ctypes.Structure):
 
 
 class Normalized(NamedTuple):
-    """LayerNorm's output, in float32 and in bfloat16, and what its gradients need."""
+    """LayerNorm's output, in float32 and rounded, and what its gradients need."""
 
     output: torch.Tensor  # (N, W)
     rounded: torch.Tensor  # (N, W)
@@ -153,8 +154,8 @@ SIGNATURES = {
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """Compile the kernels, in a second, and load them.
+def library(dtype: torch.dtype) -> ctypes.CDLL:
+    """Compile the kernels for matrices of that type, in a second, and load them.
 
     Raises
     ------
@@ -164,7 +165,8 @@ def library() -> ctypes.CDLL:
     compiler = shlex.split(os.environ.get("CC", "cc"))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.so")
-        command = [*compiler, *FLAGS, str(SOURCE), "-o", str(path), "-lm"]
+        flags = [*FLAGS, "-DFLOAT32"] if dtype == torch.float32 else FLAGS
+        command = [*compiler, *flags, str(SOURCE), "-o", str(path), "-lm"]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
             loaded = ctypes.CDLL(str(path))
@@ -191,21 +193,31 @@ def padded(rows: int) -> int:
     return max(1, math.ceil(rows / ROWS)) * ROWS
 
 
-def empty(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def empty(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     """Make a matrix, without values."""
     return torch.empty(rows, width, dtype=dtype)
 
 
-def round_both(matrices: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return float32 matrices (n, W), whose n add up to N, one below the other in bfloat16: as (N, W) and as (W, N).
+def empty_states(rows: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make a matrix in float32 and its rounded copy, without values."""
+    states = empty(rows, width, torch.float32)
+    return states, states.detach() if dtype == torch.float32 else empty(rows, width, dtype)
 
-    oneDNN multiplies by a transposed view a sixth more slowly; to write the transpose as well costs far less.
+
+def round_both(matrices: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 matrices (n, W), whose n add up to N, one below the other and rounded: as (N, W) and as (W, N).
+
+    oneDNN multiplies bfloat16 by a transposed view a sixth more slowly; to write the transpose as well costs far less.
     """
+    if dtype == torch.float32:
+        whole = torch.cat(list(matrices)) if len(matrices) > 1 else matrices[0]
+        return whole, whole.T
     rows, width = sum(map(len, matrices)), matrices[0].shape[1]
-    rounded, transposed = empty(rows, width), empty(width, rows)
+    rounded, transposed = empty(rows, width, dtype), empty(width, rows, dtype)
     first = 0
     for matrix in matrices:
-        library().round_both(at(matrix), at(rounded[first:]), at(transposed[:, first:]), len(matrix), width, rows)
+        places = at(matrix), at(rounded[first:]), at(transposed[:, first:])
+        library(dtype).round_both(*places, len(matrix), width, rows)
         first += len(matrix)
     return rounded, transposed
 
@@ -214,8 +226,18 @@ def transpose(matrix: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torc
     """Return the (W, N) transpose of a bfloat16 matrix (N, W), in bfloat16 or float32."""
     transposed = empty(matrix.shape[1], len(matrix), dtype)
     places = (at(transposed), None) if dtype == torch.bfloat16 else (None, at(transposed))
-    library().transpose_rounded(at(matrix), *places, *matrix.shape)
+    library(matrix.dtype).transpose_rounded(at(matrix), *places, *matrix.shape)
     return transposed
+
+
+def weight_gradient(states: torch.Tensor, d_output: torch.Tensor) -> torch.Tensor:
+    """Return the gradient, in float32, of the weight (U, W) that made an (N, U) output of (N, W) states."""
+    if states.dtype == torch.float32:
+        return d_output.T @ states
+    # Of two products, the one whose transpose is smaller.
+    if d_output.shape[1] <= states.shape[1]:
+        return (transpose(d_output) @ states).float()
+    return transpose(transpose(states) @ d_output, torch.float32)
 
 
 def embed(
@@ -226,6 +248,7 @@ def embed(
     pad: int,
     scale: float,
     dropout: Dropout,
+    dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scaled embeddings and positions, with dropout: sections 3.4, 3.5 and 5.4.
 
@@ -239,15 +262,16 @@ def embed(
         The id whose embedding counts as zero, or -1.
     scale : float
     dropout : Dropout
+    dtype : torch.dtype
 
     Returns
     -------
     Tensors of shape (N, W)
-        In float32 and in bfloat16.
+        In float32, and rounded to `dtype`.
     """
     rows, width = len(ids), table.shape[1]
-    output, rounded = empty(padded(rows), width, torch.float32), empty(padded(rows), width)
-    library().embed(
+    output, rounded = empty_states(padded(rows), width, dtype)
+    library(dtype).embed(
         at(ids), at(places), at(table), at(positions), pad, scale, dropout, at(output), at(rounded), rows, len(output),
         width,
     )  # fmt: skip
@@ -269,7 +293,7 @@ def embed_backward(
     If they are given, the (rows, W) gradients of the sums of embeddings and positions are written to `d_sums`.
     """
     d_output, d_rounded = d_output.contiguous(), d_rounded.contiguous()  # copies, which live until this returns
-    library().embed_backward(
+    library(d_rounded.dtype).embed_backward(
         at(d_output), at(d_rounded), at(ids), pad, scale, dropout, at(d_sums), at(d_table), len(ids),
         d_table.shape[1],
     )  # fmt: skip
@@ -291,12 +315,11 @@ def add_norm(
     """
     size, width = product.shape
     found = Normalized(
-        empty(size, width, torch.float32),
-        empty(size, width),
-        empty(size, width),
+        *empty_states(size, width, product.dtype),
+        empty(size, width, product.dtype),
         torch.empty(rows, dtype=torch.float32),
     )
-    library().add_norm(
+    library(product.dtype).add_norm(
         at(states), at(product), at(last_bias), dropout, at(gain), at(bias), eps, *map(at, found), rows, size, width
     )
     return found
@@ -315,15 +338,16 @@ def add_norm_backward(
     Returns
     -------
     d_states : Tensor of shape (N, W), float32
-    d_sublayer : Tensor of shape (N, W), bfloat16
+    d_sublayer : Tensor of shape (N, W), of the type of `normed`
     d_gain, d_bias : Tensor of shape (W,)
     d_last_bias : Tensor of shape (W,)
         The sum of the rows of `d_sublayer`.
     """
     size, width = normed.shape
-    d_states, d_sublayer, sums = empty(size, width, torch.float32), empty(size, width), empty(3, width, torch.float32)
+    d_states, d_sublayer = empty(size, width, torch.float32), torch.empty_like(normed)
+    sums = empty(3, width, torch.float32)
     d_output, d_rounded = (None if each is None else each.contiguous() for each in (d_output, d_rounded))
-    library().add_norm_backward(
+    library(normed.dtype).add_norm_backward(
         at(d_output), at(d_rounded), at(normed), at(rstd), dropout, at(gain),
         at(d_states), at(d_sublayer), at(sums), len(rstd), size, width,
     )  # fmt: skip
@@ -332,21 +356,21 @@ def add_norm_backward(
 
 def relu_(states: torch.Tensor, dropout: Dropout) -> torch.Tensor:
     """Overwrite (N, W) `states` with Dropout(max(0, x)): Eq. 2 of section 3.3."""
-    library().relu(at(states), dropout, *states.shape)
+    library(states.dtype).relu(at(states), dropout, *states.shape)
     return states
 
 
 def relu_backward_(d_output: torch.Tensor, output: torch.Tensor, dropout: Dropout) -> torch.Tensor:
     """Overwrite the gradient of `relu_`'s (N, W) output with that of its states; return the sum of its rows."""
     sums = torch.empty(output.shape[1], dtype=torch.float32)
-    library().relu_backward(at(d_output), at(output), dropout.scale, at(sums), *output.shape)
+    library(output.dtype).relu_backward(at(d_output), at(output), dropout.scale, at(sums), *output.shape)
     return sums
 
 
 def sum_of_rows(matrix: torch.Tensor) -> torch.Tensor:
     """Return the (W,) sum of the rows of an (N, W) matrix, in float32."""
     sums = torch.empty(matrix.shape[1], dtype=torch.float32)
-    library().column_sums(at(matrix), at(sums), *matrix.shape)
+    library(matrix.dtype).column_sums(at(matrix), at(sums), *matrix.shape)
     return sums
 
 
@@ -373,9 +397,10 @@ def attention(
         Before dropout, with S and T of the longest sentences.
     """
     shape = Shape.of(heads, projected)
-    output = empty(len(projected.query), heads.count * heads.value_width)
-    weights = empty(shape.batch * shape.heads * shape.longest_key, math.ceil(shape.longest_query / LANES) * LANES)
-    library().attention(
+    dtype, columns = projected.query.dtype, math.ceil(shape.longest_query / LANES) * LANES
+    output = empty(len(projected.query), heads.count * heads.value_width, dtype)
+    weights = empty(shape.batch * shape.heads * shape.longest_key, columns, dtype)
+    library(dtype).attention(
         pointers(projected, biases), is_causal, heads.key_width**-0.5, dropout, at(output), at(weights), shape,
         len(output),
     )  # fmt: skip
@@ -393,7 +418,7 @@ def attention_backward(
 ) -> None:
     """Write the gradients of `attention` with respect to queries, keys and values `into` such columns."""
     shape = Shape.of(heads, projected)
-    library().attention_backward(
+    library(weights.dtype).attention_backward(
         pointers(projected, biases), at(weights), at(d_output), heads.key_width**-0.5, dropout, *map(at, into), shape
     )
 
@@ -410,12 +435,12 @@ def softmax_minus_target_(
     logsumexps: torch.Tensor,
     target_logits: torch.Tensor,
 ) -> None:
-    """Overwrite (N, V) bfloat16 `logits` with their softmax, less `nll_weight` at the (N,) `labels`.
+    """Overwrite (N, V) `logits` with their softmax, less `nll_weight` at the (N,) `labels`.
 
     What it needs of them besides goes to the (N,) `logsumexps` and `target_logits`, in float32. Where a label is -100,
     all of this is zero.
     """
-    library().softmax_minus_target(
+    library(logits.dtype).softmax_minus_target(
         at(logits), at(labels), nll_weight, at(logsumexps), at(target_logits), *logits.shape
     )
 
@@ -434,7 +459,7 @@ def softmaxes_minus_target_(
     The others, `logsumexps` and `target_logits`, are (2, N).
     """
     divergences = torch.empty(len(labels), dtype=torch.float32)
-    library().softmaxes_minus_target(
+    library(logits.dtype).softmaxes_minus_target(
         at(logits), at(labels), nll_weight, rdrop_alpha, at(logsumexps), at(target_logits), at(divergences),
         len(labels), logits.shape[1],
     )  # fmt: skip

@@ -26,8 +26,8 @@ from vaswani.models.modeling_vaswani import (
 States = tuple[torch.Tensor, torch.Tensor]
 
 
-def why_not(model: PreTrainedModel) -> str | None:
-    """Return why a model cannot be trained so, or None if it can."""
+def why_not(model: PreTrainedModel, dtype: torch.dtype) -> str | None:
+    """Return why a model cannot be trained so, with products in that type, or None if it can."""
     if type(model) is not VaswaniForConditionalGeneration:
         return f"they are for the Transformer alone, not for {type(model).__name__}"
     config = model.config
@@ -47,7 +47,7 @@ def why_not(model: PreTrainedModel) -> str | None:
     if odd := [width for width in sorted(widths) if width % LANES]:
         return f"they are for widths that are multiples of {LANES}, of all heads together as well, and one is {odd[0]}"
     try:
-        kernels.library()
+        kernels.library(dtype)
     except CannotCompile as error:
         return str(error)
     return None
@@ -58,8 +58,11 @@ def decoder_states(
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     labels: torch.Tensor,
+    dtype: torch.dtype,
 ) -> tuple[States, torch.Tensor]:
     """Return what the decoder gives for (B, S) sources and (B, T) labels, and the label of each of its states.
+
+    Products are in `dtype`.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def decoder_states(
     is_target = (labels != -100).flip(1).cumsum(1).flip(1) > 0  # it, or one behind it
     source = Side.of(input_ids, attention_mask.bool())
     target = Side.of(model.prepare_decoder_input_ids_from_labels(labels), is_target)
-    states, target_states = embed(encoder, decoder, source, target)
+    states, target_states = embed(encoder, decoder, dtype, source, target)
     for layer in encoder.layers:
         states = attend(layer, "self_attn", source.sentences, source.sentences, states)
         states = feed_forward(layer, states, source.sentences.rows)
@@ -114,7 +117,7 @@ class Side(NamedTuple):
         return cls(ids[mask], mask.nonzero()[:, 1].contiguous(), ids.shape[1], Sentences.of(mask.sum(1)))
 
 
-def embed(encoder: VaswaniStack, decoder: VaswaniStack, *sides: Side) -> list[States]:
+def embed(encoder: VaswaniStack, decoder: VaswaniStack, dtype: torch.dtype, *sides: Side) -> list[States]:
     """Return the states of sources and targets that enter the two stacks: sections 3.4 and 3.5."""
     stacks = encoder, decoder
     pad = -1 if encoder.config.pad_token_id is None else encoder.config.pad_token_id
@@ -125,9 +128,9 @@ def embed(encoder: VaswaniStack, decoder: VaswaniStack, *sides: Side) -> list[St
         check_ids(side.ids, len(table))
         arguments.append((side.ids, side.places, stack.positions(side.length, side.ids.device).float()))
     if tables[0] is tables[1]:
-        states = Embeddings.apply(tables[0], pad, p, *arguments[0], *arguments[1])
+        states = Embeddings.apply(tables[0], pad, p, dtype, *arguments[0], *arguments[1])
         return [states[:2], states[2:]]
-    return [Embeddings.apply(table, pad, p, *each) for table, each in zip(tables, arguments, strict=True)]
+    return [Embeddings.apply(table, pad, p, dtype, *each) for table, each in zip(tables, arguments, strict=True)]
 
 
 def check_ids(ids: torch.Tensor, count: int) -> None:

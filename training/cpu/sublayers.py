@@ -1,7 +1,7 @@
-"""The sublayers of `modeling_vaswani.py` (section 3.1), with gradients written out, for training in bfloat16 on a CPU.
+"""The sublayers of `modeling_vaswani.py` (section 3.1), with gradients written out, for training on a CPU.
 
-Each takes its input twice, in float32 for the residual and rounded to bfloat16 for the products, and so gives its
-output. The products are PyTorch's, what lies between them is `kernels.py`'s.
+Each takes its input twice, in float32 for the residual and rounded for the products, and so gives its output. The
+products are PyTorch's, what lies between them is `kernels.py`'s.
 
 Axis letters: see `modeling_vaswani.py`. N and M are the positions of all queries and of all keys of a batch, each
 with the rows that `kernels.padded` adds.
@@ -45,8 +45,10 @@ class Embeddings(torch.autograd.Function):
     """Embeddings, scaled, and positions, with dropout: sections 3.4, 3.5 and 5.4. Both sides may share their table."""
 
     @staticmethod
-    def forward(ctx: Any, table: torch.Tensor, pad: int, p: float, *sides: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the (N, D) states of each side, and the same rounded.
+    def forward(
+        ctx: Any, table: torch.Tensor, pad: int, p: float, dtype: torch.dtype, *sides: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the (N, D) states of each side, and the same rounded to `dtype`.
 
         A side is given as ids (rows,), their places (rows,) in their sentences, and positions (T, D).
         """
@@ -55,7 +57,7 @@ class Embeddings(torch.autograd.Function):
         return tuple(
             states
             for ids, places, positions, dropout in ctx.sides
-            for states in kernels.embed(ids, places, table, positions, pad, ctx.scale, dropout)
+            for states in kernels.embed(ids, places, table, positions, pad, ctx.scale, dropout, dtype)
         )
 
     @staticmethod
@@ -63,14 +65,14 @@ class Embeddings(torch.autograd.Function):
         """Return the gradient of the table, and those of positions that are learned."""
         d_table, others = torch.zeros(ctx.table_shape), []
         for number, (ids, places, positions, dropout) in enumerate(ctx.sides):
-            is_learned = ctx.needs_input_grad[5 + 3 * number]
+            is_learned = ctx.needs_input_grad[6 + 3 * number]
             d_sums = torch.empty(len(ids), len(d_table[0])) if is_learned else None
             kernels.embed_backward(
                 *d_states[2 * number : 2 * number + 2], ids, ctx.pad, ctx.scale, dropout, d_table, d_sums
             )
             d_positions = None if d_sums is None else torch.zeros_like(positions).index_add_(0, places, d_sums)
             others += [None, None, d_positions]
-        return d_table, None, None, *others
+        return d_table, None, None, None, *others
 
 
 class AttentionSublayer(torch.autograd.Function):
@@ -106,14 +108,14 @@ class AttentionSublayer(torch.autograd.Function):
         inputs, groups = [rounded], [weights]
         if rounded_source is not None:
             inputs, groups = [rounded, rounded_source], [weights[:1], weights[1:]]
-        matrices, transposes = zip(*map(kernels.round_both, groups), strict=True)
+        matrices, transposes = zip(*(kernels.round_both(group, rounded.dtype) for group in groups), strict=True)
         products = [each @ transpose for each, transpose in zip(inputs, transposes, strict=True)]
         ctx.widths = [[len(weight) for weight in group] for group in groups]
         ctx.heads = heads
         ctx.inner_dropout, ctx.dropout = Dropout.of(options.inner_dropout), Dropout.of(options.dropout)
         projected = columns(products, ctx.widths)
         context, attention = kernels.attention(projected, biases, heads, options.is_causal, ctx.inner_dropout)
-        out_matrix, out_transpose = kernels.round_both([out_weight])
+        out_matrix, out_transpose = kernels.round_both([out_weight], rounded.dtype)
         found = kernels.add_norm(
             states, context @ out_transpose, out_bias, ctx.dropout, gain, bias, options.eps, options.rows
         )
@@ -147,7 +149,7 @@ class AttentionSublayer(torch.autograd.Function):
         d_inputs, d_weights, d_biases = [], [], []
         for d_product, each, matrix, widths in zip(d_products, inputs, matrices, ctx.widths, strict=True):
             d_inputs.append(d_product @ matrix)
-            d_weights += kernels.transpose(kernels.transpose(each) @ d_product, torch.float32).split(widths)
+            d_weights += kernels.weight_gradient(each, d_product).split(widths)
             d_biases += kernels.sum_of_rows(d_product).split(widths) if has_bias else [None] * len(widths)
         return (
             d_states,
@@ -156,7 +158,7 @@ class AttentionSublayer(torch.autograd.Function):
             None,
             *d_weights,
             *d_biases,
-            (kernels.transpose(d_sublayer) @ context).float(),
+            kernels.weight_gradient(context, d_sublayer),
             d_out_bias if has_bias else None,
             d_gain,
             d_bias,
@@ -185,10 +187,10 @@ class FeedForwardSublayer(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.inner_dropout, ctx.dropout = Dropout.of(options.inner_dropout), Dropout.of(options.dropout)
         (matrix_1, transpose_1), (matrix_2, transpose_2) = (
-            kernels.round_both([each]) for each in (weight_1, weight_2)
+            kernels.round_both([each], rounded.dtype) for each in (weight_1, weight_2)
         )
         # This bias is added before the product is rounded: near zero, its sign decides.
-        active = kernels.relu_(torch.addmm(bias_1.to(torch.bfloat16), rounded, transpose_1), ctx.inner_dropout)
+        active = kernels.relu_(torch.addmm(bias_1.to(rounded.dtype), rounded, transpose_1), ctx.inner_dropout)
         found = kernels.add_norm(
             states, active @ transpose_2, bias_2, ctx.dropout, gain, bias, options.eps, options.rows
         )
@@ -204,9 +206,8 @@ class FeedForwardSublayer(torch.autograd.Function):
         )
         d_active = d_sublayer @ matrix_2
         d_bias_1 = kernels.relu_backward_(d_active, active, ctx.inner_dropout)
-        # Of two products, the one whose transpose is smaller.
-        d_weight_1 = kernels.transpose(kernels.transpose(rounded) @ d_active, torch.float32)
-        d_weight_2 = (kernels.transpose(d_sublayer) @ active).float()
+        d_weight_1 = kernels.weight_gradient(rounded, d_active)
+        d_weight_2 = kernels.weight_gradient(active, d_sublayer)
         return d_states, d_active @ matrix_1, d_weight_1, d_bias_1, d_weight_2, d_bias_2, d_gain, d_bias, None
 
 

@@ -80,8 +80,9 @@ class LabelSmoothedObjective(nn.Module):
     rdrop_alpha : float, default=None
         Weight of R-Drop's divergence (`divergence.symmetric_divergence`). Each batch is then computed twice, and the
         losses are the means of both.
-    with_kernels : bool, default=False
-        Whether `training.cpu` computes what lies between the products, which `training.cpu.model.why_not` may forbid.
+    kernels_dtype : torch.dtype, default=None
+        If given, `training.cpu` computes what lies between the products, and these are in this type, bfloat16 or
+        float32. `training.cpu.model.why_not` may forbid it.
 
     Notes
     -----
@@ -94,13 +95,13 @@ class LabelSmoothedObjective(nn.Module):
         model: PreTrainedModel,
         label_smoothing: float,
         rdrop_alpha: float | None = None,
-        with_kernels: bool = False,
+        kernels_dtype: torch.dtype | None = None,
     ):
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
         self.rdrop_alpha = rdrop_alpha
-        self.with_kernels = with_kernels
+        self.kernels_dtype = kernels_dtype
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> LossSums:
         """Return the sums over the real tokens of (B, T) `labels`; without any, zeros that still have gradients."""
@@ -111,11 +112,12 @@ class LabelSmoothedObjective(nn.Module):
         projection = self.model.lm_head
         # The row of <pad> is the zero vector that the decoder starts from, and must stay zero.
         frozen_row = self.model.config.pad_token_id
-        if self.with_kernels:
-            states, labels = decoder_states(self.model, input_ids, attention_mask, labels)
-            sums = label_smoothed_sums_by_kernels(
-                states, projection, labels, self.label_smoothing, frozen_row, self.rdrop_alpha
-            )
+        if self.kernels_dtype is not None:
+            with torch.autocast("cpu", enabled=False):  # the types are chosen here, not by it
+                states, labels = decoder_states(self.model, input_ids, attention_mask, labels, self.kernels_dtype)
+                sums = label_smoothed_sums_by_kernels(
+                    states, projection, labels, self.label_smoothing, frozen_row, self.rdrop_alpha
+                )
         else:
             decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
             hidden_states = self.model.model(
@@ -161,8 +163,7 @@ def label_smoothed_sums_by_kernels(
         labels, behind = labels[:count], (0, 0, 0, padded(count) - count)  # the other half of the labels are the same
         states = [nn.functional.pad(each[: 2 * count].unflatten(0, (2, count)), behind) for each in states]
     labels = nn.functional.pad(labels, (0, states[0].shape[1] - len(labels)), value=-100)
-    with torch.autocast("cpu", enabled=False):  # the types are chosen there, not by it
-        sums = SmoothedCrossEntropy.apply(*states, weight, labels, label_smoothing, frozen_row, rdrop_alpha)
+    sums = SmoothedCrossEntropy.apply(*states, weight, labels, label_smoothing, frozen_row, rdrop_alpha)
     return LossSums(*sums, tokens)
 
 

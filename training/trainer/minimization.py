@@ -69,8 +69,8 @@ def make_objective(
         packed = PackedObjective(model, label_smoothing)
         is_recorded = accelerator.device.type == "cuda" and accelerator.scaler is None
         return RecordedObjective(packed, say) if is_recorded else packed
-    with_kernels = choose_kernels(model, accelerator, settings.run, say)
-    objective = LabelSmoothedObjective(model, label_smoothing, settings.optimization.rdrop_alpha, with_kernels)
+    kernels_dtype = choose_kernels(model, accelerator, settings.run, say)
+    objective = LabelSmoothedObjective(model, label_smoothing, settings.optimization.rdrop_alpha, kernels_dtype)
     if compiled:
         objective.compile(dynamic=True)  # the model within stays as it is for evaluation
     return objective
@@ -78,27 +78,26 @@ def make_objective(
 
 def choose_kernels(
     model: PreTrainedModel, accelerator: Accelerator, run: RunSettings, say: Callable[[str], object]
-) -> bool:
-    """Tell whether `training.cpu` computes what lies between the matrix products, and say so, or why not.
+) -> torch.dtype | None:
+    """Return the type of the products, if `training.cpu` computes what lies between them; say so, or why not.
 
     What oneDNN keeps is limited by it.
     """
     if accelerator.device.type != "cpu":
-        return False
-    if accelerator.mixed_precision != "bf16":
-        reason = f"they are for mixed_precision='bf16', and it is {accelerator.mixed_precision!r}"
-    elif run.torch_compile:
+        return None
+    dtype = DTYPES.get(accelerator.mixed_precision, torch.float32)
+    if run.torch_compile:
         reason = "torch_compile is true"
     elif accelerator.distributed_type == DistributedType.FSDP:
         reason = "they do not go together with FSDP"
     else:
-        reason = why_no_kernels(model)
+        reason = why_no_kernels(model, dtype)
     said = "kernels in C, attention included" if reason is None else f"PyTorch, not kernels in C: {reason}"
     say(f"Between the matrix products: {said}")
     # oneDNN keeps the code that it makes for each shape of a matrix product. Batches have thousands of shapes, few
     # of which return soon: its usual 1,024 take 0.6 GB and save no time. The kernels leave some 500 shapes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64" if reason else "512")
-    return reason is None
+    return dtype if reason is None else None
 
 
 def make_optimizer(objective: nn.Module, optimization: OptimizationSettings) -> torch.optim.Adam:

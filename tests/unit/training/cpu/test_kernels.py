@@ -1,4 +1,6 @@
-"""The kernels against PyTorch's own operations in float64, on the values as bfloat16 has them."""
+"""The kernels against PyTorch's own operations in float64, on the values as bfloat16 or float32 has them."""
+
+import ctypes
 
 import pytest
 import torch
@@ -11,9 +13,14 @@ from training.cpu.kernels import Biases, CannotCompile, Dropout, Heads, Projecte
 WIDTH, ROWS = 48, 70  # a matrix has 64, or 128
 
 
-def matrix(rows=ROWS, width=WIDTH):
-    """A random matrix in bfloat16. What stands in the rows behind its own must not matter."""
-    values = torch.randn(kernels.padded(rows), width).bfloat16()
+@pytest.fixture(params=[torch.bfloat16, torch.float32], ids=str)
+def dtype(request):
+    return request.param
+
+
+def matrix(dtype, rows=ROWS, width=WIDTH):
+    """A random matrix. What stands in the rows behind its own must not matter."""
+    values = torch.randn(kernels.padded(rows), width).to(dtype)
     values[rows:] = torch.nan
     return values
 
@@ -22,18 +29,21 @@ def exact(values, rows=ROWS):
     return values[:rows].double().requires_grad_()
 
 
-def assert_rounded(found, wanted):
-    """Seven bits of each element are right, or of the largest where it is a sum; on the whole all eight are."""
-    error = found[: len(wanted)].double() - wanted
-    assert (error.abs() <= 2**-7 * wanted.abs() + 2**-8 * wanted.abs().max()).all()
-    assert error.norm() <= 2**-8 * wanted.norm()
+def assert_rounded(found, wanted, dtype):
+    """All bits of each element but one are right, or of the largest where it is a sum; on the whole all are.
+
+    bfloat16 has eight. Of float32's 24, sums in float32 leave 19.
+    """
+    error, last = found[: len(wanted)].double() - wanted, 2**-8 if dtype == torch.bfloat16 else 2**-19
+    assert (error.abs() <= 2 * last * wanted.abs() + last * wanted.abs().max()).all()
+    assert error.norm() <= last * wanted.norm()
 
 
 def mask_of(dropout, rows, width):
     """What elements are multiplied by, as `embed` shows it of positions that are all one."""
     nothing = torch.zeros(rows, dtype=torch.int64)
     ones = torch.ones(1, width)
-    return kernels.embed(nothing, nothing, 0 * ones, ones, 0, 1.0, dropout)[0][:rows].double()
+    return kernels.embed(nothing, nothing, 0 * ones, ones, 0, 1.0, dropout, torch.bfloat16)[0][:rows].double()
 
 
 def heads_of(queries, keys, count, *widths):
@@ -79,17 +89,39 @@ def test_dropout_is_a_function_of_torchs_seed():
     assert len({*seeds[0], *seeds[2]}) == 6
 
 
-def test_a_matrix_and_its_transpose_are_rounded():
-    parts = [torch.randn(16, 48), torch.randn(80, 48), torch.randn(32, 48)]
-    rounded, transposed = kernels.round_both(parts)
-    assert torch.equal(rounded, torch.cat(parts).bfloat16())
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_matrix_and_its_transpose_are_rounded(dtype, count):
+    parts = [torch.randn(16, 48), torch.randn(80, 48), torch.randn(32, 48)][:count]
+    rounded, transposed = kernels.round_both(parts, dtype)
+    assert torch.equal(rounded, torch.cat(parts).to(dtype))
     assert torch.equal(transposed, rounded.T)
-    assert torch.equal(kernels.transpose(rounded), transposed)
-    assert torch.equal(kernels.transpose(transposed, torch.float32), rounded.float())
+
+
+def test_bfloat16_is_transposed_into_itself_and_into_float32():
+    states = torch.randn(64, 48).bfloat16()
+    assert torch.equal(kernels.transpose(states), states.T)
+    assert torch.equal(kernels.transpose(states, torch.float32), states.T.float())
+
+
+@pytest.mark.parametrize("width", [16, WIDTH, 80])
+def test_the_gradient_of_a_weight_whichever_side_is_narrower(dtype, width):
+    states, d_output = matrix(dtype).nan_to_num(), matrix(dtype, width=width).nan_to_num()
+    found = kernels.weight_gradient(states, d_output)
+    assert found.dtype == torch.float32
+    assert found.is_contiguous()
+    assert_rounded(found, d_output.double().T @ states.double(), dtype)
+
+
+def test_rounded_to_float32_states_are_not_copied():
+    for states, rounded in (
+        kernels.empty_states(64, 48, torch.float32),
+        kernels.add_norm(*torch.randn(2, 64, 48), None, Dropout.of(0.0), torch.ones(48), torch.ones(48), 1e-5, 64)[:2],
+    ):
+        assert states.data_ptr() == rounded.data_ptr()
 
 
 @pytest.mark.parametrize("pad", [2, -1])
-def test_embeddings_and_their_gradients(dropout, pad):
+def test_embeddings_and_their_gradients(dropout, pad, dtype):
     ids, places = torch.randint(0, 9, (ROWS,)), torch.randint(0, 7, (ROWS,))
     table, positions = torch.randn(9, WIDTH), torch.randn(7, WIDTH)
     inputs = exact(table, 9), exact(positions, 7)
@@ -98,11 +130,11 @@ def test_embeddings_and_their_gradients(dropout, pad):
     sums = embedded + inputs[1][places]
     sums.retain_grad()
     wanted = sums * mask
-    output, rounded = kernels.embed(ids, places, table, positions, pad, 3.0, dropout)
+    output, rounded = kernels.embed(ids, places, table, positions, pad, 3.0, dropout, dtype)
     assert torch.allclose(output[:ROWS].double(), wanted, atol=1e-6)
-    assert torch.equal(rounded[:ROWS], output[:ROWS].bfloat16())
+    assert torch.equal(rounded[:ROWS], output[:ROWS].to(dtype))
     assert not rounded[ROWS:].any()
-    d_output, d_rounded, d_table = matrix().float(), matrix(), torch.ones(9, WIDTH)
+    d_output, d_rounded, d_table = matrix(torch.float32), matrix(dtype), torch.ones(9, WIDTH)
     d_sums = torch.empty(ROWS, WIDTH)
     wanted.backward(exact(d_output) + exact(d_rounded))
     for place in (d_sums, None):
@@ -127,42 +159,42 @@ def test_gradients_that_are_expanded_are_read_as_what_they_are():
 
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("given", ["both", "output", "rounded"])
-def test_add_and_norm_and_its_gradients(dropout, given, has_bias):
-    states, product = matrix().float() * 3, matrix()
+def test_add_and_norm_and_its_gradients(dropout, given, has_bias, dtype):
+    states, product = matrix(torch.float32) * 3, matrix(dtype)
     gain, bias, last_bias = torch.randn(3, WIDTH) * torch.tensor([[1], [1], [has_bias]])
     found = kernels.add_norm(states, product, last_bias if has_bias else None, dropout, gain, bias, 1e-5, ROWS)
     inputs = exact(states), exact(product), exact(gain, WIDTH), exact(bias, WIDTH)
     mask = mask_of(dropout, ROWS, WIDTH)
     wanted = layer_norm(inputs[0] + (inputs[1] + last_bias) * mask, [WIDTH], *inputs[2:], 1e-5)
     assert torch.allclose(found.output[:ROWS].double(), wanted, atol=1e-5)
-    assert torch.equal(found.rounded[:ROWS], found.output[:ROWS].bfloat16())
+    assert torch.equal(found.rounded[:ROWS], found.output[:ROWS].to(dtype))
     assert not found.rounded[ROWS:].any()
-    d_output = None if given == "rounded" else matrix().float()
-    d_rounded = None if given == "output" else matrix()
+    d_output = None if given == "rounded" else matrix(torch.float32)
+    d_rounded = None if given == "output" else matrix(dtype)
     wanted.backward(sum(exact(each) for each in (d_output, d_rounded) if each is not None))
     d_states, d_sublayer, d_gain, d_bias, d_last_bias = kernels.add_norm_backward(
         d_output, d_rounded, found.normed, found.rstd, dropout, gain
     )
     for gradient, each in zip((d_states, d_sublayer, d_gain, d_bias), inputs, strict=True):
-        assert_rounded(gradient, each.grad)
-    assert_rounded(d_last_bias, inputs[1].grad.sum(0))
+        assert_rounded(gradient, each.grad, dtype)
+    assert_rounded(d_last_bias, inputs[1].grad.sum(0), dtype)
     assert not d_sublayer[ROWS:].any()
 
 
-def test_relu_with_dropout_and_its_gradient(dropout):
-    states, d_output = matrix().nan_to_num(), matrix().nan_to_num()
+def test_relu_with_dropout_and_its_gradient(dropout, dtype):
+    states, d_output = matrix(dtype).nan_to_num(), matrix(dtype).nan_to_num()
     inputs, mask = exact(states, len(states)), mask_of(dropout, len(states), WIDTH)
     wanted = inputs.relu() * mask
     wanted.backward(d_output.double())
     output = kernels.relu_(states, dropout)
-    assert_rounded(output, wanted)
+    assert_rounded(output, wanted, dtype)
     sums = kernels.relu_backward_(d_output, output, dropout)
-    assert_rounded(d_output, inputs.grad)
-    assert_rounded(sums, inputs.grad.sum(0))
+    assert_rounded(d_output, inputs.grad, dtype)
+    assert_rounded(sums, inputs.grad.sum(0), dtype)
 
 
-def test_rows_are_added_up_in_float32():
-    values = torch.ones(kernels.padded(1000), WIDTH, dtype=torch.bfloat16)  # bfloat16 has no 257
+def test_rows_are_added_up_in_float32(dtype):
+    values = torch.ones(kernels.padded(1000), WIDTH, dtype=dtype)  # bfloat16 has no 257
     assert kernels.sum_of_rows(values).eq(1024).all()
 
 
@@ -178,11 +210,11 @@ def test_rows_are_added_up_in_float32():
         ([0, 4, 0], [2, 5, 0], (16, 16), False),
     ],
 )
-def test_attention_and_its_gradients(dropout, queries, keys, widths, is_causal):
+def test_attention_and_its_gradients(dropout, queries, keys, widths, is_causal, dtype):
     count, (d_k, d_v) = 2, widths
     heads = heads_of(queries, keys, count, d_k, d_v)
-    query = matrix(sum(queries), count * d_k)
-    product = matrix(sum(keys), count * (d_k + d_v))  # keys and values are columns of one matrix
+    query = matrix(dtype, sum(queries), count * d_k)
+    product = matrix(dtype, sum(keys), count * (d_k + d_v))  # keys and values are columns of one matrix
     projected = Projected(query, *product.split([count * d_k, count * d_v], dim=1))
     inputs = [exact(values, sum(each)) for values, each in zip(projected, (queries, keys, keys), strict=True)]
     biases = Biases(*(torch.randn(values.shape[1]) / 4 if is_causal else None for values in projected))
@@ -205,22 +237,22 @@ def test_attention_and_its_gradients(dropout, queries, keys, widths, is_causal):
             scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), -torch.inf)
         weights, mine = scores.softmax(-1), (sentence, slice(None), slice(k.shape[1]), slice(q.shape[1]))
         if weights.numel():
-            assert_rounded(found[mine], weights.transpose(1, 2))
+            assert_rounded(found[mine], weights.transpose(1, 2), dtype)
         wanted.append(((weights * kept[mine].transpose(1, 2)) @ v).transpose(0, 1).flatten(1))
     wanted = torch.cat(wanted)
-    assert_rounded(output, wanted)
+    assert_rounded(output, wanted, dtype)
     assert not output[sum(queries) :].any()
-    d_output = matrix(sum(queries), count * d_v)
+    d_output = matrix(dtype, sum(queries), count * d_v)
     wanted.backward(exact(d_output, sum(queries)))
     d_query, d_product = torch.zeros_like(query), torch.zeros_like(product)
     into = Projected(d_query, *d_product.split([count * d_k, count * d_v], dim=1))
     kernels.attention_backward(projected, biases, heads, found, d_output, dropout, into)
     for gradient, each in zip(into, inputs, strict=True):
-        assert_rounded(gradient, each.grad)
+        assert_rounded(gradient, each.grad, dtype)
 
 
-def test_a_causal_query_does_not_see_what_comes_later():
-    product, heads = matrix(9, 48).nan_to_num(), heads_of([9], [9], 1, 16, 16)
+def test_a_causal_query_does_not_see_what_comes_later(dtype):
+    product, heads = matrix(dtype, 9, 48).nan_to_num(), heads_of([9], [9], 1, 16, 16)
     projected = Projected(*product.split(16, dim=1))
     before, _ = kernels.attention(projected, Biases(), heads, True, Dropout.of(0.0))
     product[6:, 16:] += 1
@@ -236,8 +268,8 @@ def softmax_minus_target(logits, labels, nll_weight):
 
 
 @pytest.mark.parametrize("types", [16, 37, 8000])
-def test_logits_become_the_gradient_of_the_smoothed_cross_entropy(types):
-    logits, labels = (torch.randn(ROWS, types) * 4).bfloat16(), torch.randint(types, (ROWS,))
+def test_logits_become_the_gradient_of_the_smoothed_cross_entropy(types, dtype):
+    logits, labels = (torch.randn(ROWS, types) * 4).to(dtype), torch.randint(types, (ROWS,))
     labels[0] = types - 1
     logits[1, 3] = 60.0  # all others underflow
     scores = exact(logits)
@@ -247,12 +279,13 @@ def test_logits_become_the_gradient_of_the_smoothed_cross_entropy(types):
     logsumexps, target_logits = softmax_minus_target(logits, labels, 0.9)
     assert torch.allclose(logsumexps.double(), wanted, rtol=1e-6)
     assert torch.equal(target_logits.double(), scores.detach().gather(1, labels[:, None])[:, 0])
-    assert torch.allclose(logits.double(), scores.grad, rtol=2**-8, atol=1e-30)
+    rtol, atol = (2**-8, 1e-30) if dtype == torch.bfloat16 else (1e-5, 1e-7)
+    assert torch.allclose(logits.double(), scores.grad, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("types", [16, 37, 8000])
-def test_logits_of_two_predictions_become_the_gradient_with_their_divergence(types):
-    both, labels = (torch.randn(2, 6, types) * 4).bfloat16(), torch.randint(types, (6,))
+def test_logits_of_two_predictions_become_the_gradient_with_their_divergence(types, dtype):
+    both, labels = (torch.randn(2, 6, types) * 4).to(dtype), torch.randint(types, (6,))
     labels[0] = types - 1
     both[0, 1, 3] = 60.0  # all others underflow
     both[:, 2] = both[0, 2]  # no difference
@@ -268,12 +301,12 @@ def test_logits_of_two_predictions_become_the_gradient_with_their_divergence(typ
     assert torch.allclose(found.double(), divergences, rtol=1e-5, atol=1e-5)
     assert torch.allclose(sums[0].double(), scores.logsumexp(-1) * (labels >= 0), rtol=1e-6)
     assert torch.equal(sums[1].double(), target_logits)
-    assert torch.allclose(both.double(), scores.grad, rtol=2**-7, atol=1e-5)
+    assert torch.allclose(both.double(), scores.grad, rtol=2**-7 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
     assert not both[:, 4].any()
 
 
-def test_without_a_label_all_is_zero():
-    logits = torch.full((2, 20), torch.nan).bfloat16()
+def test_without_a_label_all_is_zero(dtype):
+    logits = torch.full((2, 20), torch.nan, dtype=dtype)
     logits[1] = 0
     sums = softmax_minus_target(logits, torch.tensor([-100, 3]), 0.5)
     assert not sums[:, 0].any()
@@ -281,23 +314,23 @@ def test_without_a_label_all_is_zero():
     assert logits[1].sum() == 0.5
 
 
-def test_what_is_no_number_stays_none():
+def test_what_is_no_number_stays_none(dtype):
     """An update whose loss is not finite is skipped: no kernel may hide that."""
     nothing, labels = Dropout.of(0.0), torch.zeros(2, dtype=torch.int64)
     for value in (torch.nan, torch.inf):
-        logits = torch.zeros(2, 40).bfloat16()
+        logits = torch.zeros(2, 40, dtype=dtype)
         logits[1, 20] = value
         assert softmax_minus_target(logits, labels, 0.9)[0].isfinite().tolist() == [True, False]
-        sublayer = torch.randn(64, 16).bfloat16()
+        sublayer = torch.randn(64, 16).to(dtype)
         sublayer[1, 3] = value
         found = kernels.add_norm(
             torch.randn(64, 16), sublayer, None, nothing, torch.ones(16), torch.ones(16), 1e-5, 64
         )
         assert found.output.isnan().all(1).tolist() == [row == 1 for row in range(64)]
-        states = torch.zeros(64, 16).bfloat16()
+        states = torch.zeros(64, 16, dtype=dtype)
         states[1, 3] = value
         assert kernels.relu_(states, nothing).isfinite().all(1).tolist() == [row != 1 for row in range(64)]
-    product = torch.randn(64, 48).bfloat16()
+    product = torch.randn(64, 48).to(dtype)
     product[:4, 0] = torch.nan
     heads = heads_of([4, 4], [4, 4], 1, 16, 16)
     output, _ = kernels.attention(Projected(*product.split(16, dim=1)), Biases(), heads, False, nothing)
@@ -305,31 +338,52 @@ def test_what_is_no_number_stays_none():
     assert output[4:8].isfinite().all()
 
 
-def test_it_is_the_same_with_any_number_of_threads():
-    def all_of_it(threads):
-        kernels.library().omp_set_num_threads(threads)
-        torch.manual_seed(0)
-        dropout, heads = Dropout.of(0.1), heads_of([14] * 5, [14] * 5, 2, 16, 16)
-        product = torch.randn(128, 96).bfloat16()
-        output, weights = kernels.attention(Projected(*product.split(32, dim=1)), Biases(), heads, True, dropout)
-        found = kernels.add_norm(torch.randn(128, 32), output, None, dropout, torch.ones(32), torch.ones(32), 1e-5, 70)
-        sums = kernels.add_norm_backward(found.output, None, found.normed, found.rstd, dropout, torch.ones(32))[2]
-        d_table, d_product, active = torch.zeros(9, 32), torch.zeros_like(product), product.clone()
-        kernels.embed_backward(found.output, found.rounded, torch.arange(70) % 9, 0, 3.0, dropout, d_table, None)
-        places = Projected(*product.split(32, dim=1)), Projected(*d_product.split(32, dim=1))
-        kernels.attention_backward(places[0], Biases(), heads, weights, found.rounded, dropout, places[1])
-        d_bias = kernels.relu_backward_(active, kernels.relu_(product.clone(), dropout), dropout)
-        logits = product.clone()
-        losses = softmax_minus_target(logits, torch.arange(128) % 96, 0.9)
-        gradients = d_table, d_product, active, d_bias, kernels.sum_of_rows(product)
-        return output, weights, found.output[:70], sums, *gradients, logits, losses
+def all_of_it(dtype):
+    """What all kernels give for one problem."""
+    torch.manual_seed(0)
+    dropout, heads = Dropout.of(0.1), heads_of([14] * 5, [14] * 5, 2, 16, 16)
+    product = torch.randn(128, 96).to(dtype)
+    output, weights = kernels.attention(Projected(*product.split(32, dim=1)), Biases(), heads, True, dropout)
+    found = kernels.add_norm(torch.randn(128, 32), output, None, dropout, torch.ones(32), torch.ones(32), 1e-5, 70)
+    sums = kernels.add_norm_backward(found.output, None, found.normed, found.rstd, dropout, torch.ones(32))[2]
+    d_table, d_product, active = torch.zeros(9, 32), torch.zeros_like(product), product.clone()
+    kernels.embed_backward(found.output, found.rounded, torch.arange(70) % 9, 0, 3.0, dropout, d_table, None)
+    places = Projected(*product.split(32, dim=1)), Projected(*d_product.split(32, dim=1))
+    kernels.attention_backward(places[0], Biases(), heads, weights, found.rounded, dropout, places[1])
+    d_bias = kernels.relu_backward_(active, kernels.relu_(product.clone(), dropout), dropout)
+    logits = product.clone()
+    losses = softmax_minus_target(logits, torch.arange(128) % 96, 0.9)
+    gradients = d_table, d_product, active, d_bias, kernels.sum_of_rows(product)
+    return output, weights, found.output[:70], sums, *gradients, logits, losses
 
+
+def assert_same(found, wanted, error=1e-5):
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.allclose(one.float(), other.float(), rtol=error, atol=error)
+
+
+def test_it_is_the_same_with_any_number_of_threads(dtype):
     before = torch.get_num_threads()  # torch's OpenMP may be the kernels', too
     try:
-        for alone, together in zip(all_of_it(1), all_of_it(3), strict=True):
-            assert torch.allclose(alone.float(), together.float(), rtol=1e-5, atol=1e-5)
+        found = []
+        for threads in (1, 3):
+            kernels.library(dtype).omp_set_num_threads(threads)
+            found.append(all_of_it(dtype))
+        assert_same(*found)
     finally:
-        kernels.library().omp_set_num_threads(before)
+        kernels.library(dtype).omp_set_num_threads(before)
+
+
+def test_it_is_the_same_with_vectors_of_any_length(monkeypatch, dtype):
+    found = []
+    for lanes, compiler in ((16, "cc -D__AVX512F__"), (8, "cc -U__AVX512F__")):
+        monkeypatch.setenv("CC", compiler)
+        library = kernels.library.__wrapped__(dtype)
+        monkeypatch.setattr(kernels, "library", lambda dtype, library=library: library)
+        found.append(all_of_it(dtype))
+        monkeypatch.undo()
+        assert ctypes.c_int.in_dll(library, "lanes").value == lanes
+    assert_same(*found, error=2**-7 if dtype == torch.bfloat16 else 1e-5)
 
 
 def test_a_cpu_without_instructions_for_bfloat16_rounds_alike(monkeypatch):
@@ -338,7 +392,7 @@ def test_a_cpu_without_instructions_for_bfloat16_rounds_alike(monkeypatch):
     numbers = bits.view(torch.float32)
     for compiler in ("cc", "cc -U__AVX512BF16__"):
         monkeypatch.setenv("CC", compiler)
-        library = kernels.library.__wrapped__()
+        library = kernels.library.__wrapped__(torch.bfloat16)
         rounded, transposed = torch.empty(256, 16, dtype=torch.bfloat16), torch.empty(16, 256, dtype=torch.bfloat16)
         library.round_both(*map(kernels.at, (numbers, rounded, transposed)), 256, 16, 256)
         assert torch.equal(rounded, numbers.bfloat16()), compiler
@@ -355,4 +409,4 @@ def test_a_cpu_without_instructions_for_bfloat16_rounds_alike(monkeypatch):
 def test_without_a_compiler_there_is_one_sentence(monkeypatch, compiler, said):
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(CannotCompile, match=f"^they cannot be compiled by {compiler}: {said}"):
-        kernels.library.__wrapped__()
+        kernels.library.__wrapped__(torch.float32)

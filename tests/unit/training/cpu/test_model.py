@@ -18,6 +18,8 @@ WIDTHS = {
     "encoder_attention_heads": 3, "decoder_attention_heads": 2,
 }  # fmt: skip
 
+RTOL = {torch.bfloat16: 2e-3, torch.float32: 1e-6}  # of losses
+
 
 @pytest.fixture
 def problem(random_model, batch):
@@ -32,10 +34,15 @@ def problem(random_model, batch):
     return make
 
 
+@pytest.fixture(params=[torch.bfloat16, torch.float32], ids=str)
+def dtype(request):
+    return request.param
+
+
 def gradients(model, inputs, dtype=None, **options):
     """Return the loss, and all gradients by name, as float64."""
     model.zero_grad()
-    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         sums = LabelSmoothedObjective(model, 0.2, **options)(**inputs)
     (sums.loss / sums.tokens).backward()
     found = {name: each.grad.double() for name, each in model.named_parameters() if each.grad is not None}
@@ -62,17 +69,17 @@ def distance(found, wanted):
     ],
     ids=str,
 )
-def test_gradients_err_hardly_more_than_those_of_plain_operations_in_bfloat16(problem, settings):
+def test_gradients_err_hardly_more_than_those_of_plain_operations(problem, settings, dtype):
     """On average: in one batch of a model so small, a state of a ReLU that is near zero decides which errs more."""
     errors = []
     for seed in range(16):
         torch.manual_seed(seed)
         model, inputs = problem(dropout=0.0, **settings)
         exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
-        _, plain = gradients(model, inputs, torch.bfloat16)
-        sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
+        _, plain = gradients(model, inputs, dtype)
+        sums, found = gradients(model, inputs, dtype, kernels_dtype=dtype)
         assert sums.tokens == exact_sums.tokens
-        assert torch.allclose(torch.stack(sums[:2]).double(), torch.stack(exact_sums[:2]).double(), rtol=2e-3)
+        assert torch.allclose(torch.stack(sums[:2]).double(), torch.stack(exact_sums[:2]).double(), rtol=RTOL[dtype])
         assert all(gradient.dtype == torch.float64 and gradient.isfinite().all() for gradient in found.values())
         errors.append((distance(found, exact), distance(plain, exact)))
     found_error, plain_error = torch.tensor(errors).mean(0)
@@ -92,7 +99,7 @@ def record(monkeypatch):
 
     def mask_of(dropout, rows, width):
         nothing, ones = torch.zeros(rows, dtype=torch.int64), torch.ones(1, width)
-        return kernels.embed(nothing, nothing, 0 * ones, ones, 0, 1.0, dropout)[0][:rows]
+        return kernels.embed(nothing, nothing, 0 * ones, ones, 0, 1.0, dropout, torch.bfloat16)[0][:rows]
 
     def again(states, p, training):
         dropout = recorded.pop(0)
@@ -122,13 +129,13 @@ def record(monkeypatch):
 
 
 @pytest.mark.parametrize("rdrop_alpha", [None, 5.0])
-def test_each_dropout_is_in_its_place(problem, record, rdrop_alpha):
+def test_each_dropout_is_in_its_place(problem, record, rdrop_alpha, dtype):
     recorded, real = record
     model, inputs = problem(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
     for mask in inputs["attention_mask"].bool(), inputs["labels"] != -100:
         real[mask.shape[1]] = mask if rdrop_alpha is None else torch.cat([mask, mask])
     model.set_attn_implementation("eager")
-    sums, found = gradients(model, inputs, torch.bfloat16, rdrop_alpha=rdrop_alpha, with_kernels=True)
+    sums, found = gradients(model, inputs, dtype, rdrop_alpha=rdrop_alpha, kernels_dtype=dtype)
     drawn = list(recorded)
     # The kernels embed both sides at first, and the model those of the decoder behind the encoder.
     drawn.insert(1 + 4 * model.config.encoder_layers, drawn.pop(1))
@@ -136,35 +143,37 @@ def test_each_dropout_is_in_its_place(problem, record, rdrop_alpha):
     exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs, rdrop_alpha=rdrop_alpha)
     assert not recorded
     recorded[:] = drawn
-    error = distance(gradients(model, inputs, torch.bfloat16, rdrop_alpha=rdrop_alpha)[1], exact)
-    assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=2e-3)
+    error = distance(gradients(model, inputs, dtype, rdrop_alpha=rdrop_alpha)[1], exact)
+    assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=RTOL[dtype])
     assert distance(found, exact) < 1.2 * error
     drawn[0].seed += 1  # the control: other elements are dropped in one place
     recorded[:] = drawn
     assert distance(found, gradients(copy.deepcopy(model).double(), inputs, rdrop_alpha=rdrop_alpha)[1]) > 5 * error
 
 
-def test_in_evaluation_nothing_is_dropped(problem):
+def test_in_evaluation_nothing_is_dropped(problem, dtype):
     model, inputs = problem(dropout=0.3)
-    losses = [gradients(model.eval(), inputs, torch.bfloat16, with_kernels=True)[0].loss for _ in range(2)]
+    losses = [gradients(model.eval(), inputs, dtype, kernels_dtype=dtype)[0].loss for _ in range(2)]
     assert losses[0] == losses[1]
-    assert losses[0] != gradients(model.train(), inputs, torch.bfloat16, with_kernels=True)[0].loss
+    assert losses[0] != gradients(model.train(), inputs, dtype, kernels_dtype=dtype)[0].loss
 
 
-def test_a_place_without_a_label_is_seen_by_those_behind_it(problem):
+def test_a_place_without_a_label_is_seen_by_those_behind_it(problem, dtype):
     model, inputs = problem(dropout=0.0)
     inputs["labels"][:, 1] = -100
     exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
-    sums, found = gradients(model, inputs, torch.bfloat16, with_kernels=True)
+    sums, found = gradients(model, inputs, dtype, kernels_dtype=dtype)
     assert sums.tokens == exact_sums.tokens
-    assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=2e-3)
-    assert distance(found, exact) < 0.05
+    assert torch.allclose(sums.loss.double(), exact_sums.loss.double(), rtol=RTOL[dtype])
+    assert distance(found, exact) < (0.05 if dtype == torch.bfloat16 else 1e-5)
 
 
-def test_products_are_in_bfloat16_with_autocast_and_without(problem):
+def test_products_are_in_their_type_with_autocast_and_without(problem, dtype):
     model, inputs = problem(dropout=0.0)
-    sums = [gradients(model, inputs, dtype, with_kernels=True)[0] for dtype in (torch.bfloat16, None)]
+    sums = [gradients(model, inputs, each, kernels_dtype=dtype)[0] for each in (torch.bfloat16, None)]
     assert torch.equal(sums[0].loss, sums[1].loss)
+    exact = gradients(copy.deepcopy(model).double(), inputs)[0].loss
+    assert (abs(sums[0].loss - exact) < 1e-6 * exact) == (dtype == torch.float32)
 
 
 @pytest.mark.parametrize(("name", "id_"), [("input_ids", -1), ("input_ids", 37), ("labels", 37)])
@@ -172,21 +181,21 @@ def test_an_id_without_an_embedding_is_refused(problem, name, id_):
     model, inputs = problem(vocab_size=37)
     inputs[name][0, -1] = id_
     with pytest.raises(IndexError, match=r"they must be from 0 to 36, as there are embeddings"):
-        LabelSmoothedObjective(model, 0.1, with_kernels=True)(**inputs)
+        LabelSmoothedObjective(model, 0.1, kernels_dtype=torch.bfloat16)(**inputs)
 
 
 @pytest.mark.parametrize("rdrop_alpha", [None, 5.0])
-def test_without_targets_all_gradients_are_zero(problem, rdrop_alpha):
+def test_without_targets_all_gradients_are_zero(problem, rdrop_alpha, dtype):
     model, inputs = problem()
     inputs["labels"] = torch.full((4, 3), -100)
-    LabelSmoothedObjective(model, 0.1, rdrop_alpha, with_kernels=True)(**inputs).loss.backward()
+    LabelSmoothedObjective(model, 0.1, rdrop_alpha, kernels_dtype=dtype)(**inputs).loss.backward()
     for name, parameter in model.named_parameters():
         assert not parameter.requires_grad or not parameter.grad.any(), name
 
 
 def test_why_not_names_what_stands_in_the_way(problem, random_model, monkeypatch):
     model, _ = problem()
-    assert why_not(model) is None
+    assert why_not(model, torch.bfloat16) is None
     for settings, said in (
         ({"attention_restriction": 3}, "attention_restriction=3"),
         ({"activation_function": "swish"}, "'swish', only 'relu'"),
@@ -195,17 +204,17 @@ def test_why_not_names_what_stands_in_the_way(problem, random_model, monkeypatch
         ({"encoder_ffn_dim": 40}, "one is 40"),
         ({"decoder_ffn_dim": 40}, "one is 40"),
     ):
-        assert said in why_not(random_model(**(WIDTHS | settings))), settings
-    assert "not for Linear" in why_not(nn.Linear(3, 3))
+        assert said in why_not(random_model(**(WIDTHS | settings)), torch.bfloat16), settings
+    assert "not for Linear" in why_not(nn.Linear(3, 3), torch.bfloat16)
     half = copy.deepcopy(model)
     half.lm_head.weight = nn.Parameter(half.lm_head.weight.detach().bfloat16())
-    assert "is torch.bfloat16" in why_not(half)
+    assert "is torch.bfloat16" in why_not(half, torch.bfloat16)
     turned = copy.deepcopy(model)
     turned.lm_head.weight = nn.Parameter(turned.lm_head.weight.detach().T.contiguous().T)
-    assert why_not(turned) == "they are for contiguous weights, and lm_head.weight is not"
+    assert why_not(turned, torch.bfloat16) == "they are for contiguous weights, and lm_head.weight is not"
 
-    def fail():
+    def fail(dtype):
         raise CannotCompile("no compiler")
 
     monkeypatch.setattr(kernels, "library", fail)
-    assert why_not(model) == "no compiler"
+    assert why_not(model, torch.bfloat16) == "no compiler"

@@ -28,7 +28,7 @@ def accelerator(device: str, precision: str = "bf16", sharded: bool = False) -> 
         ("bf16", {"torch_compile": True}, False, None, "PyTorch, not kernels in C: torch_compile is true"),
         ("bf16", {}, True, None, "PyTorch, not kernels in C: they do not go together with FSDP"),
         ("bf16", {}, False, "a reason", "PyTorch, not kernels in C: a reason"),
-        ("no", {}, False, None, "PyTorch, not kernels in C: they are for mixed_precision='bf16', and it is 'no'"),
+        ("no", {}, False, None, "kernels in C, attention included"),
     ],
 )
 @pytest.mark.parametrize("chosen", ["2000", None])  # by the user, or by nobody
@@ -38,13 +38,14 @@ def test_it_says_what_computes_between_products_and_that_does_it(
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", chosen or "")  # so that it is restored
     if chosen is None:
         monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    monkeypatch.setattr(minimization, "why_no_kernels", lambda model: reason)
+    monkeypatch.setattr(minimization, "why_no_kernels", lambda model, dtype: reason)
     lines = []
     place = accelerator("cpu", precision, sharded)
     objective = make_objective(random_model(), place, make_settings(**settings), False, lines.append)
     assert lines == [f"Between the matrix products: {said}"]
     with_kernels = said.startswith("kernels")
-    assert objective.with_kernels == with_kernels
+    dtypes = {"bf16": torch.bfloat16, "no": torch.float32}
+    assert objective.kernels_dtype == (dtypes[precision] if with_kernels else None)
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == (chosen or ("512" if with_kernels else "64"))
 
 
