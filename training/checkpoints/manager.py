@@ -184,6 +184,8 @@ class CheckpointManager:
             raise UserError(f"{folder} cannot be resumed, since it is of another run: {'; '.join(changed)}")
         for other, reason in superseded.items():
             self.say(f"{other.name} {reason}: it is set aside as {set_aside(other).name}")
+        if state and state["progress"].get("best_by") and not list_checkpoints(self.directory, "best"):
+            state["progress"]["best_by"] = ""  # they were of a later step, or damaged, and are set aside
         if folder is None:
             self.say("There is no checkpoint yet: the run begins at its beginning")
         return [folder, state]

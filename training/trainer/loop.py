@@ -115,7 +115,7 @@ class TrainingLoop:
             )
         if progress.best_by == "" and measure and progress.scores:
             progress.scores.clear()
-            self.logbook.say("No best weights were kept until now: early stopping counts evaluations from here on")
+            self.logbook.say("No best weights are kept of before: early stopping counts evaluations from here on")
         progress.best_by = measure
 
     def close(self) -> None:

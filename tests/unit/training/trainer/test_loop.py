@@ -390,6 +390,26 @@ def test_early_stopping_that_begins_late_counts_from_there(make_loop, monkeypatc
     assert again.checkpoints.choose_weights() == (1, 8)
 
 
+@pytest.mark.parametrize("harm", ["it comes later", "it is damaged"])
+def test_early_stopping_counts_anew_where_a_run_is_resumed_without_its_best_weights(make_loop, monkeypatch, harm):
+    stops = {"max_steps": 8, "eval_steps": 4, "save_steps": 3, "early_stopping_patience": 2}
+    loop = make_loop(**stops)
+    scores = iter([1.0, 0.5, 2.0, 3.0, 4.0])
+    evaluate = lambda split: SimpleNamespace(nll=next(scores))  # noqa: E731
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    loop.train()
+    which = str(loop.checkpoints.directory / "step-0000006")
+    if harm == "it is damaged":
+        which = "latest"
+        for name in ("step-0000008", "step-0000008-best"):
+            (loop.checkpoints.directory / name / "model.safetensors").unlink()
+    again = make_loop(**stops | {"max_steps": 50}, resume_from_checkpoint=which)
+    monkeypatch.setattr(again, "evaluate", evaluate)
+    again.train()
+    assert again.progress.scores == [[8, 2.0], [12, 3.0], [16, 4.0]]  # those of update 4 gave way to those of 8
+    assert again.checkpoints.choose_weights() == (1, 8)
+
+
 def test_the_measure_of_early_stopping_must_stay(make_loop, monkeypatch):
     stops = {"max_steps": 4, "eval_steps": 2, "early_stopping_patience": 2}
     loop = make_loop(**stops)
