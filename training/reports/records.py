@@ -143,8 +143,8 @@ class RunRecord:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a file; none if it is not there."""
-    return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    """Return the lines of a file, which only a line feed ends; none if it is not there."""
+    return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.exists() else []
 
 
 def read_runs(directories: list[Path]) -> list[RunRecord]:

@@ -40,6 +40,13 @@ def test_outputs_stand_in_the_order_of_training_the_last_at_the_end(make_run):
     assert run.outputs("test") == []
 
 
+def test_only_a_line_feed_ends_an_output(make_run):
+    directory = make_run()
+    (directory / "outputs" / "validation.final.txt").write_bytes("a\rdog\ntwo\u2028dogs\r\n\r\r\nhello\n".encode())
+    [run] = read_runs([directory])
+    assert run.outputs("validation")[-1].outputs == ["a\rdog", "two\u2028dogs\r", "\r\r", "hello"]
+
+
 def test_its_flops_are_those_of_its_model(make_run, tiny_config):
     directory = make_run()
     [run] = read_runs([directory])
