@@ -114,12 +114,14 @@ def prune(directory: Path, total_limit: int | None) -> None:
     """Remove superfluous checkpoints.
 
     These are the schedule's beyond the newest `total_limit` (None keeps all), interrupted ones before the schedule's
-    newest, and all but the newest of the best.
+    newest or beyond as many, and all but the newest of the best.
     """
     scheduled = list_checkpoints(directory, "")
     newest = scheduled[-1].name if scheduled else ""
     superfluous = scheduled[:-total_limit] if total_limit else []
-    superfluous += [folder for folder in list_checkpoints(directory, "interrupted") if folder.name < newest]
+    interrupted = list_checkpoints(directory, "interrupted")
+    beyond = interrupted[:-total_limit] if total_limit else []
+    superfluous += [folder for folder in interrupted if folder.name < newest or folder in beyond]
     superfluous += list_checkpoints(directory, "best")[:-1]
     for folder in superfluous:
         shutil.rmtree(folder)

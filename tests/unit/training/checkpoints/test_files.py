@@ -61,6 +61,15 @@ def test_only_the_newest_of_the_schedule_are_kept_and_the_newest_best(save, tmp_
     assert len(list_checkpoints(tmp_path)) == 4
 
 
+def test_interrupted_ones_are_limited_where_the_schedule_has_none(save, tmp_path):
+    for step in (5, 10, 15):
+        save(step, note="interrupted")
+    prune(tmp_path, None)
+    assert len(list_checkpoints(tmp_path)) == 3
+    prune(tmp_path, 2)
+    assert names(list_checkpoints(tmp_path)) == ["step-0000010-interrupted", "step-0000015-interrupted"]
+
+
 def cut_off(path):
     path.write_bytes(path.read_bytes()[:-1])
 
