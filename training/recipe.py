@@ -22,6 +22,7 @@ from transformers import HfArgumentParser
 
 from training.settings import ROOT, TrainingSettings, has_configurations
 from vaswani.errors import UserError
+from vaswani.files import write_text
 
 
 DEFAULT_RECIPE = ROOT / "training" / "recipes" / "demo.toml"
@@ -192,4 +193,4 @@ def write_recipe(settings: TrainingSettings, run: dict[str, Any], path: Path) ->
     as_toml = partial(json.dumps, ensure_ascii=False)  # JSON's escapes of rare characters are not TOML's
     lines += [f"{name} = {as_toml(value)}" for name, value in given.items()]
     lines += ["", "[run]", *(f"{name} = {as_toml(value)}" for name, value in run.items()), ""]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    write_text(path, "\n".join(lines))

@@ -19,6 +19,7 @@ from training.data.preparation import Prepared, lengths
 from training.machine import PACKAGES, describe_commit, describe_hardware, installed_version
 from training.recipe import write_recipe
 from training.settings import RunSettings, TrainingSettings
+from vaswani.files import write_text
 from vaswani.models.trees_vaswani import TREES
 from vaswani.record import is_recorded, read_row
 from vaswani.results import Evaluation
@@ -112,7 +113,7 @@ class Logbook:
                 is_evaluated = False
             if row["step"] <= step:
                 kept.append(line + "\n")
-        self.path.write_text("".join(kept), encoding="utf-8")
+        write_text(self.path, "".join(kept))
         self.keep_recipe()
         self.progress.n = self.progress.last_print_n = self.progress.initial = step
         self.progress.refresh()

@@ -9,6 +9,7 @@ from training.tables.metrics import logged_evaluations
 from training.tables.parsing.floors import measure_floors
 from training.tables.sweep import Run
 from vaswani.evaluation import encode_in_batches, evaluate
+from vaswani.files import write_text
 from vaswani.loading import load
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.models.trees_vaswani import TREES, Tree, linearize
@@ -43,7 +44,7 @@ def measure_parser(run: Run, text: EvaluationSet, search: str) -> ParsingEvaluat
         batches = encode_in_batches(tokenizer, text, MAX_BATCH_TOKENS)
         evaluation, outputs = evaluate(model, tokenizer, text, batches, TREES, constrained=search != FREE)
         kept = {"evaluation": asdict(evaluation), "outputs": outputs}
-        path.write_text(json.dumps(kept, ensure_ascii=False), encoding="utf-8")
+        write_text(path, json.dumps(kept, ensure_ascii=False))
     return ParsingEvaluation(**json.loads(path.read_text(encoding="utf-8"))["evaluation"])
 
 
@@ -52,6 +53,6 @@ def floors(path: Path, train: Sequence[Tree], gold: Sequence[Tree]) -> dict[str,
     if not path.exists():
         found = measure_floors(train, [tree.leaves() for tree in gold])
         scores = {name: score_trees(gold, trees) for name, trees in found.items()}
-        path.write_text(json.dumps(scores, ensure_ascii=False, indent=1), encoding="utf-8")
+        write_text(path, json.dumps(scores, ensure_ascii=False, indent=1))
     kept = json.loads(path.read_text(encoding="utf-8"))
     return {name: ParsingEvaluation(split="test", **scores) for name, scores in kept.items()}

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from training.tables.sweep import Run
 from vaswani.evaluation import translate_all
+from vaswani.files import write_text
 from vaswani.loading import load
 from vaswani.scoring.references import EvaluationSet
 
@@ -37,5 +38,5 @@ def decode(run: Run, text: EvaluationSet) -> Decoding:
         translations = translate_all(model, tokenizer, text.sources or [])
         seconds = time.perf_counter() - started
         tokens = sum(map(len, tokenizer(translations, verbose=False).input_ids))
-        path.write_text(json.dumps(asdict(Decoding(translations, tokens, round(seconds, 2)))), encoding="utf-8")
+        write_text(path, json.dumps(asdict(Decoding(translations, tokens, round(seconds, 2)))))
     return Decoding(**json.loads(path.read_text(encoding="utf-8")))

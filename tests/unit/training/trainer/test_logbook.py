@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,6 +99,25 @@ def test_rewinding_keeps_what_was_recorded_of_checkpoints_since(make):
         logbook.log({"step": step, "split": "test", "test_set": "mine", "nll": 1.0})
     logbook.rewind(4, [4])
     assert [(row["step"], row.get("test_set")) for row in rows(logbook)] == [(4, None), (3, "mine"), (4, "mine")]
+
+
+def test_a_full_disk_leaves_metrics_and_recipe_as_they_are(make, tmp_path, monkeypatch):
+    logbook = make(seed=5)
+    for step in range(1, 7):
+        logbook.log(ROW | {"step": step})
+    resumed, before = make(seed=6, resume_from_checkpoint="latest"), rows(logbook)
+    monkeypatch.setattr(Path, "write_text", write_half)
+    for write in (lambda: resumed.rewind(4, []), resumed.keep_recipe):
+        with pytest.raises(OSError, match="full"):
+            write()
+    assert rows(logbook) == before
+    assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 5
+
+
+def write_half(path, text, **options):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text[: len(text) // 2])
+    raise OSError("the disk is full")
 
 
 def test_samples_are_one_block_beside_their_references(make, evaluation, capsys, monkeypatch):

@@ -55,8 +55,18 @@ def test_a_parser_is_measured_by_each_search_and_once(gold, run, parses, monkeyp
 
 def test_floors_are_measured_once(gold, tmp_path, monkeypatch):
     path = tmp_path / "floors.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_half)
+        with pytest.raises(OSError, match="full"):
+            measuring.floors(path, gold, gold)
     found = measuring.floors(path, gold, gold)
     text = measuring.as_text("test", gold)
     assert found["PCFG"].bracketing_f1 == score(SENTENCES, text.references, text.references)["bracketing_f1"] == 100
     monkeypatch.setattr(measuring, "measure_floors", lambda *_: pytest.fail("measured twice"))
     assert measuring.floors(path, gold, gold) == found
+
+
+def write_half(path, text, **options):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text[: len(text) // 2])
+    raise OSError("the disk is full")

@@ -1,6 +1,9 @@
 """What a system translates: decoded once."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 from training.tables.systems import translations as module
 from training.tables.systems.translations import decode
@@ -24,8 +27,19 @@ def test_a_text_is_translated_once_and_counted(make_plan, monkeypatch):
     monkeypatch.setattr(module, "load", load)
     monkeypatch.setattr(module, "translate_all", lambda model, tokenizer, sources: [text.upper() for text in sources])
     text = EvaluationSet("test", "test", ["a b", "c"], ["A", "C"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_half)
+        with pytest.raises(OSError, match="full"):
+            decode(run, text)
+    loaded.clear()
     first, second = decode(run, text), decode(run, text)
     assert first == second
     assert (first.translations, first.tokens) == (["A B", "C"], 5)
     assert loaded == [str(run.directory / "model")]
     assert json.loads((run.directory / "decoding-test.json").read_text())["tokens"] == 5
+
+
+def write_half(path, text, **options):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text[: len(text) // 2])
+    raise OSError("the disk is full")
