@@ -198,7 +198,8 @@ def describe_training(
         task = f"parse {data.source_lang}"
     together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
     source, target = (int(side.sum(dtype=np.int64)) for side in lengths(prepared.encoded["train"]))
-    of_update = optimization.max_tokens_per_batch * target / max(source, target)  # the longer side fills an update
+    # The longer side fills an update, and an epoch ends with one that it need not fill.
+    of_update = target / math.ceil(max(source, target) / optimization.max_tokens_per_batch)
     in_all = optimization.max_steps * of_update
     most = "" if run.early_stopping_patience is None else "at most "
     limit = "" if run.max_time is None else f"; ends after {as_time(60 * run.max_time)} (max_time), to be resumed"

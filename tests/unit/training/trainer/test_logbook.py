@@ -194,7 +194,7 @@ def test_a_run_says_what_it_will_do(described):
     [
         ({"target_lang": "tree"}, "Learns to parse en: vaswani model"),
         ({"max_time": 90.0}, "epochs); ends after 1 h 30 min (max_time), to be resumed"),
-        ({"early_stopping_patience": 3}, "Trains for at most 100,000 updates of about 25,000 target tokens"),
+        ({"early_stopping_patience": 3}, "Trains for at most 100,000 updates of about 24,000 target tokens"),
         ({"eval_steps": 0}, "Evaluates on validation and test at the end; "),
         ({"eval_steps": 60, "max_steps": 60}, "Evaluates on validation and test at the end; "),
         ({"save_minutes": 10.0}, "saves a checkpoint every 10 minutes"),
@@ -208,7 +208,7 @@ def test_what_a_run_says_follows_its_settings(described, given, said):
     assert said in described[0](**given)[0]
 
 
-@pytest.mark.parametrize("tokens", [1000, 5000])
+@pytest.mark.parametrize("tokens", [1000, 5000, 75_000, 1_000_000])  # of some 96,000
 def test_the_tokens_of_an_update_that_a_run_says_are_about_those_that_are_planned(described, tokens):
     describe, sides = described
     text, settings = describe(max_tokens_per_batch=tokens)
