@@ -66,6 +66,9 @@ class Plan:
 
     def __init__(self, systems: Sequence[System], options: argparse.Namespace, flags: list[str]):
         self.options, self.flags = options, flags
+        for name, values in (("seed", options.seeds), ("learning_rate_factor", options.learning_rate_factors)):
+            for value in values:  # what run.py would refuse once others are trained
+                systems[0].settings(*flags, f"--{name}={value}")
         self.entries = [self._entry(system) for system in systems]
         budget = self.budget_in_flops()
         for entry in self.entries:

@@ -100,6 +100,18 @@ def test_a_search_must_go_beyond_the_warm_up(make_plan):
     make_plan("--warmup_steps=4000", learning_rate_factors=[1.0])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": [1, -5]}, "^seed=-5 must be at least 0"),
+        ({"learning_rate_factors": [1.0, 0.0]}, "^learning_rate_factor=0.0 must be above 0"),
+    ],
+)
+def test_what_a_later_run_would_refuse_is_refused_at_once(make_plan, options, message):
+    with pytest.raises(UserError, match=message):
+        make_plan(**options)
+
+
 def test_one_rate_needs_no_search(make_plan):
     plan = make_plan(flops=None, target_tokens=3999, learning_rate_factors=[0.7])
     assert plan.plan_search() == []
