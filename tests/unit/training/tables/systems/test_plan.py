@@ -46,6 +46,7 @@ def test_a_time_is_turned_into_updates_by_the_speed_of_a_short_run(make_plan, fi
     assert [entry.steps for entry in plan.entries] == [None, None]
     timed = plan.runs_to_time()
     assert [run.settings.optimization.max_steps for run in timed] == [30, 30]
+    assert [run.settings.reporting.logging_steps for run in timed] == [10, 10]  # not the rate of the fastest update
     finish(timed[0], 9.0, speed=500.0)
     finish(timed[1], 9.0, speed=1500.0)
     plan.set_steps(timed)
