@@ -25,7 +25,7 @@ from training.tables.layout import align
 from training.tables.metrics import logged_updates, seconds_of_training
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
 from training.tables.parsing.report import Result, write_report
-from training.tables.parsing.rows import Row, make_rows, write_treebank
+from training.tables.parsing.rows import Row, checksums, make_rows, write_treebank
 from training.tables.sweep import Run, run_and_report
 from training.trainer.model import load_config
 from vaswani.cli import Parser, exit_status
@@ -108,6 +108,7 @@ def list_rows(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]]) -
 
 def fill_table(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]], options: argparse.Namespace) -> None:
     """Measure the floors, train what is not finished, and write the table after each parser."""
+    command.check_origin(checksums(splits), options.output_dir / "treebanks")
     for row, run in zip(rows, runs, strict=True):
         run.check()
         treebank = run.settings.data.dataset_name or ""

@@ -1,6 +1,7 @@
 """What the commands that train many runs have in common: flags, those of run.py for all runs, folder and report."""
 
 import argparse
+import json
 import shlex
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from training.settings import DataSettings, ModelSettings
 from training.tables.layout import for_terminal
 from training.trainer.run_directory import make_output_dir, own
 from vaswani.errors import UserError
+from vaswani.files import write_text
 from vaswani.models.trees_vaswani import TREES
 
 
@@ -81,6 +83,18 @@ def check_run_flags(flags: Iterable[str], own: Iterable[str], set_by_the_table: 
             raise UserError(describe_unknown("flag", f"--{name}", [*own, *NAMES]))
         if name in set_by_the_table:
             raise UserError(f"--{name} is no flag of the whole table: {set_by_the_table[name]}")
+
+
+def check_origin(origin: Mapping[str, int | str], folder: Path) -> None:
+    """Note in a folder of texts what they are made of, such as checksums, or refuse what differs from that."""
+    path = folder / "origin.json"
+    noted = json.loads(path.read_text(encoding="utf-8")) if path.exists() else origin
+    if noted != origin:
+        differing = ", ".join(name for name in {**origin, **noted} if origin.get(name) != noted.get(name))
+        raise UserError(
+            f"{folder} holds texts of other data (other {differing}): choose another output_dir, or remove it"
+        )
+    write_text(path, json.dumps(origin))
 
 
 @contextmanager

@@ -105,3 +105,6 @@ def test_finished_parsers_are_scored_beside_the_floors(treebank, parses, tmp_pat
     assert text.count("| 73.30 |") == 2
     assert "100: F1 73.30" in capsys.readouterr().out
     assert len((output / "treebanks" / "50" / "train.mrg").read_text().splitlines()) == 4
+    (treebank / "train.mrg").write_text("".join(tree + "\n" for tree in TREES * 3))
+    with pytest.raises(UserError, match=r"treebanks holds texts of other data \(other train\): choose another"):
+        table4.main(["--treebank", str(treebank), "--output_dir", str(output), "--shares", "0.5,1", "--seed", "7"])

@@ -12,11 +12,12 @@ from datasets import Dataset, DatasetDict
 from training.data.vocabulary import count_types
 from training.recipe import parse_settings, write_recipe
 from training.settings import TrainingSettings
+from training.tables.command import check_origin
 from training.tables.cost import flops_per_target_token
 from training.tables.sweep import Run
 from training.trainer.model import load_config
 from vaswani.errors import UserError
-from vaswani.files import whole_file, write_text
+from vaswani.files import whole_file
 from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
@@ -116,24 +117,13 @@ def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettin
         chosen = np.sort(order[: round(share * len(order))])
         parts[f"train-{100 * share:g}"] = text["train"].select(chosen)
     folder.mkdir(parents=True, exist_ok=True)
-    check_origin(text, settings.optimization.seed, folder / "origin.json")
+    checksums = {split: checksum(rows) for split, rows in text.items()}
+    check_origin(checksums | {"seed": settings.optimization.seed}, folder)
     for name, part in parts.items():
         path = folder / f"{name}.parquet"
         if not path.exists():
             with whole_file(path) as unfinished:
                 part.rename_columns(languages).to_parquet(unfinished)
-
-
-def check_origin(text: DatasetDict, seed: int, path: Path) -> None:
-    """Note of which data and seed the texts beside a file are, or refuse others than it has noted."""
-    origin: dict[str, int | str] = {split: checksum(rows) for split, rows in text.items()} | {"seed": seed}
-    noted = json.loads(path.read_text(encoding="utf-8")) if path.exists() else origin
-    if noted != origin:
-        differing = ", ".join(name for name in origin | noted if origin.get(name) != noted.get(name))
-        raise UserError(
-            f"{path.parent} holds texts of other data (other {differing}): choose another output_dir, or remove it"
-        )
-    write_text(path, json.dumps(origin))
 
 
 def checksum(rows: Dataset) -> str:

@@ -1,5 +1,6 @@
 """The rows of Table 4: those that the paper prints, and the parsers that are trained here."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,14 @@ class Row:
 def make_rows(shares: Sequence[float], with_plain: bool) -> list[Row]:
     """Return a row for each share, the smallest first; then, if asked for, a plain one of all trees."""
     return [Row(share) for share in sorted(shares)] + [Row(1.0, is_plain=True)] * with_plain
+
+
+def checksums(splits: dict[str, list[Tree]]) -> dict[str, str]:
+    """Hash the trees of each split."""
+    return {
+        split: hashlib.sha256("".join(f"{tree}\n" for tree in trees).encode()).hexdigest()
+        for split, trees in splits.items()
+    }
 
 
 def write_treebank(row: Row, splits: dict[str, list[Tree]], folder: Path, seed: int) -> None:
