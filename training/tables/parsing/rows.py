@@ -52,8 +52,8 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Such as "25%"."""
-        return f"{self.share:.0%}" + (", nothing made of them" if self.is_plain else "")
+        """Such as "12.5%"."""
+        return f"{100 * self.share:g}%" + (", nothing made of them" if self.is_plain else "")
 
     @property
     def folder(self) -> str:

@@ -34,9 +34,9 @@ def test_the_papers_rows_are_as_printed():
 
 
 def test_rows_are_shares_and_one_of_which_nothing_is_made():
-    rows = make_rows([1.0, 0.25], with_plain=True)
-    assert [row.name for row in rows] == ["25%", "100%", "100%, nothing made of them"]
-    assert [row.folder for row in rows] == ["25", "100", "100-plain"]
+    rows = make_rows([1.0, 0.25, 0.125], with_plain=True)
+    assert [row.name for row in rows] == ["12.5%", "25%", "100%", "100%, nothing made of them"]
+    assert [row.folder for row in rows] == ["12.5", "25", "100", "100-plain"]
     assert make_rows([0.5], with_plain=False) == [Row(0.5)]
 
 
