@@ -115,7 +115,7 @@ def fill_table(rows: list[Row], runs: list[Run], splits: dict[str, list[Tree]], 
         write_treebank(row, splits, Path(treebank.removeprefix(PREFIX)), run.settings.optimization.seed)
     split = "test" if "test" in splits else "validation"
     text, count = as_text(split, splits[split]), len(splits["train"])
-    measured = floors(options.output_dir / f"floors-{split}.json", splits["train"], splits[split])
+    measured = floors(options.output_dir, splits["train"], split, splits[split])
     of_floors = [Result(name, "", count, evaluation) for name, evaluation in measured.items()]
 
     def write_table() -> None:

@@ -48,11 +48,12 @@ def measure_parser(run: Run, text: EvaluationSet, search: str) -> ParsingEvaluat
     return ParsingEvaluation(**json.loads(path.read_text(encoding="utf-8"))["evaluation"])
 
 
-def floors(path: Path, train: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, ParsingEvaluation]:
-    """Evaluate the floors on sentences, unless that was done before and is kept at `path`."""
+def floors(folder: Path, train: Sequence[Tree], split: str, gold: Sequence[Tree]) -> dict[str, ParsingEvaluation]:
+    """Evaluate the floors on the sentences of a split, unless that was done before and is kept in the folder."""
+    path = folder / f"floors-{split}.json"
     if not path.exists():
         found = measure_floors(train, [tree.leaves() for tree in gold])
         scores = {name: score_trees(gold, trees) for name, trees in found.items()}
         write_text(path, json.dumps(scores, ensure_ascii=False, indent=1))
     kept = json.loads(path.read_text(encoding="utf-8"))
-    return {name: ParsingEvaluation(split="test", **scores) for name, scores in kept.items()}
+    return {name: ParsingEvaluation(split=split, **scores) for name, scores in kept.items()}

@@ -19,7 +19,7 @@ from vaswani.results import ParsingEvaluation
 
 @dataclass(frozen=True)
 class Result:
-    """A parser's scores on the test split.
+    """A parser's scores on the test split, or on validation where there is no other.
 
     Attributes
     ----------
@@ -73,7 +73,8 @@ def write_markdown(results: Sequence[Result], conditions: str, command: str) -> 
     """Write the Markdown: conditions, scores, scores by length, and the paper's table."""
     parts = ["# Table 4", f"`{command}`", conditions]
     if results:
-        parts += ["## Scores on the test split", scores(results), "## F1 by words of the sentence", by_length(results)]
+        parts += [f"## Scores on the {results[0].evaluation.split} split", scores(results)]
+        parts += ["## F1 by words of the sentence", by_length(results)]
     parts += ["## The paper's table", papers_table()]
     return "\n\n".join(parts) + "\n"
 

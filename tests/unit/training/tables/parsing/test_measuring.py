@@ -54,16 +54,17 @@ def test_a_parser_is_measured_by_each_search_and_once(gold, run, parses, monkeyp
 
 
 def test_floors_are_measured_once(gold, tmp_path, monkeypatch):
-    path = tmp_path / "floors.json"
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", write_half)
         with pytest.raises(OSError, match="full"):
-            measuring.floors(path, gold, gold)
-    found = measuring.floors(path, gold, gold)
+            measuring.floors(tmp_path, gold, "validation", gold)
+    found = measuring.floors(tmp_path, gold, "validation", gold)
+    assert {evaluation.split for evaluation in found.values()} == {"validation"}
     text = measuring.as_text("test", gold)
     assert found["PCFG"].bracketing_f1 == score(SENTENCES, text.references, text.references)["bracketing_f1"] == 100
     monkeypatch.setattr(measuring, "measure_floors", lambda *_: pytest.fail("measured twice"))
-    assert measuring.floors(path, gold, gold) == found
+    assert measuring.floors(tmp_path, gold, "validation", gold) == found
+    assert [path.name for path in tmp_path.glob("*.json")] == ["floors-validation.json"]
 
 
 def write_half(path, text, **options):

@@ -56,6 +56,15 @@ def test_the_table_has_every_score_in_its_column(results, tmp_path):
         assert part in text
 
 
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_it_says_on_which_split_the_parsers_are_scored(results, tmp_path, split):
+    of_split = [
+        dataclasses.replace(each, evaluation=dataclasses.replace(each.evaluation, split=split)) for each in results
+    ]
+    write_report(of_split, "", "", tmp_path)
+    assert f"## Scores on the {split} split\n" in (tmp_path / "table4.md").read_text()
+
+
 def test_the_figures_stand_in_csv_and_a_picture_too(results, tmp_path):
     write_report(results, "", "", tmp_path)
     with (tmp_path / "table4.csv").open() as file:
