@@ -1,6 +1,6 @@
 """What a run has logged in its `metrics.jsonl`, read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vaswani.record import is_recorded, read_metrics
@@ -20,3 +20,13 @@ def logged_evaluations(directory: Path, split: str) -> list[dict]:
 def seconds_of_training(updates: Iterable[dict]) -> float:
     """Return how long updates took, by their rows: without evaluations and checkpoints."""
     return sum(row["target_tokens"] / max(row["target_tokens_per_second"], 1e-9) for row in updates)
+
+
+def tokens_until(step: int, updates: Sequence[dict]) -> int:
+    """Return the target tokens of a run up to a step; within a row of its log, the same number for each update."""
+    tokens, before = 0.0, 0
+    for row in updates:
+        share = min(1.0, (step - before) / (row["step"] - before))
+        tokens += max(0.0, share) * row["target_tokens"]
+        before = row["step"]
+    return round(tokens)

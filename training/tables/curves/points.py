@@ -9,7 +9,7 @@ import pyarrow.parquet
 
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.curves.rows import Row, config_of
-from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training
+from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training, tokens_until
 from training.tables.sweep import Run
 
 
@@ -69,16 +69,6 @@ def measure(row: Row, run: Run) -> Point:
         validation=final,
         test=logged_evaluations(run.directory, "test")[-1],
     )
-
-
-def tokens_until(step: int, updates: Sequence[dict[str, Any]]) -> int:
-    """Return the target tokens of a run up to a step; within a row of its log, the same number for each update."""
-    tokens, before = 0.0, 0
-    for row in updates:
-        share = min(1.0, (step - before) / (row["step"] - before))
-        tokens += max(0.0, share) * row["target_tokens"]
-        before = row["step"]
-    return round(tokens)
 
 
 @dataclass(frozen=True)

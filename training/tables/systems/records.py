@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training
+from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training, tokens_until
 from training.tables.sweep import Run
 from training.tables.systems.catalogue import BASELINE
 from training.tables.systems.plan import Entry, Plan
@@ -131,7 +131,7 @@ def _result(
     entry: Entry, run: Run, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str | None
 ) -> Result:
     rows, decoding, settings = logged_updates(run.directory), decodings[run.name], run.settings
-    tokens = sum(row["target_tokens"] for row in rows)
+    tokens = target_tokens(run)
     final = logged_evaluations(run.directory, text.split)[-1]
     scores = score(decoding.translations, text.references, target_lang)
     seed, baseline = settings.optimization.seed, decodings.get(f"{BASELINE}-{settings.optimization.seed}")
@@ -145,7 +145,7 @@ def _result(
         parameters=entry.parameters,
         flops_per_target_token=entry.flops_per_target_token,
         learning_rate_factor=settings.optimization.learning_rate_factor,
-        search_flops=sum(tried.cost for tried in entry.search.values()),
+        search_flops=sum(target_tokens(tried) for tried in entry.search.values()) * entry.flops_per_target_token,
         max_steps=settings.optimization.max_steps,
         target_tokens=tokens,
         training_flops=tokens * entry.flops_per_target_token,
@@ -165,8 +165,17 @@ def _result(
 
 def _curve(entry: Entry, run: Run) -> list[Point]:
     """Return BLEU after each evaluation on the way."""
-    rows = logged_evaluations(run.directory, "validation")
-    return [Point(entry.flops(row["step"]), row["sacrebleu"]) for row in rows if row["decoding"] == "greedy"]
+    updates, rows = logged_updates(run.directory), logged_evaluations(run.directory, "validation")
+    return [
+        Point(tokens_until(row["step"], updates) * entry.flops_per_target_token, row["sacrebleu"])
+        for row in rows
+        if row["decoding"] == "greedy"
+    ]
+
+
+def target_tokens(run: Run) -> int:
+    """Return the target tokens that a run was trained on."""
+    return sum(row["target_tokens"] for row in logged_updates(run.directory))
 
 
 def means(results: Sequence[Result], name: str) -> float | None:

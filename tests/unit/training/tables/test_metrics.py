@@ -1,4 +1,6 @@
-from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training
+import pytest
+
+from training.tables.metrics import logged_evaluations, logged_updates, seconds_of_training, tokens_until
 
 
 def test_rows_are_read_except_one_that_is_not_whole_yet(tmp_path):
@@ -19,3 +21,8 @@ def test_the_seconds_of_updates_add_up_even_at_a_rate_that_was_rounded_to_nothin
     rows = [{"target_tokens": tokens, "target_tokens_per_second": rate} for tokens, rate in ((50, 10.0), (60, 20.0))]
     assert seconds_of_training(rows) == 8
     assert seconds_of_training([{"target_tokens": 0, "target_tokens_per_second": 0.0}]) == 0
+
+
+@pytest.mark.parametrize(("step", "tokens"), [(2, 100), (4, 200), (5, 500), (6, 800), (9, 800)])
+def test_tokens_are_counted_up_to_an_update_between_two_rows(step, tokens):
+    assert tokens_until(step, [{"step": 4, "target_tokens": 200}, {"step": 6, "target_tokens": 600}]) == tokens

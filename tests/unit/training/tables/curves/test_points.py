@@ -4,7 +4,7 @@ import pytest
 
 from training.settings import ROOT
 from training.tables.cost import count_parameters, flops_per_target_token
-from training.tables.curves.points import doublings, measure, share_of_training, slope, tokens_until
+from training.tables.curves.points import doublings, measure, share_of_training, slope
 from training.tables.curves.rows import Row, make_run, write_texts
 from training.tables.curves.rows import make_rows as make_rows_of
 from training.trainer.model import load_config
@@ -50,11 +50,6 @@ def test_the_nearest_evaluation_stands_for_a_share(points):
     assert share_of_training(points[0], 0.35) is None  # the nearest has seen a quarter
     assert share_of_training(points[0], 1.0) is None
     assert share_of_training(points[0].__class__(**vars(points[0]) | {"on_the_way": []}), 0.5) is None
-
-
-@pytest.mark.parametrize(("step", "tokens"), [(2, 100), (4, 200), (5, 500), (6, 800), (9, 800)])
-def test_tokens_are_counted_up_to_an_update_between_two_rows(step, tokens):
-    assert tokens_until(step, [{"step": 4, "target_tokens": 200}, {"step": 6, "target_tokens": 600}]) == tokens
 
 
 def test_a_run_is_measured_by_its_rows(settings, text, tmp_path):

@@ -38,7 +38,7 @@ def test_a_result_has_the_figures_of_its_run(collected):
     result, entry = table.of("recurrent")[0], plan.entries[0]
     assert (result.seed, result.learning_rate_factor, result.max_steps) == (1, 2.0, entry.steps)
     assert (result.parameters, result.flops_per_target_token) == (entry.parameters, entry.flops_per_target_token)
-    assert result.search_flops == sum(run.cost for run in entry.search.values())
+    assert result.search_flops == 2 * 10_000 * entry.flops_per_target_token  # as much as was spent, by two rates
     assert result.target_tokens == 10_000
     assert result.training_flops == 10_000 * entry.flops_per_target_token
     assert result.training_seconds == 4000 / 500 + 6000 / 1000
@@ -65,7 +65,7 @@ def test_differences_are_to_the_transformer_of_the_same_seed(collected):
 def test_curves_are_of_the_evaluations_on_the_way(collected):
     plan, table, _ = collected
     [point] = table.curves["transformer"]
-    assert (point.flops, point.bleu) == (plan.entries[1].flops(5), 3.0)
+    assert (point.flops, point.bleu) == (4000 * plan.entries[1].flops_per_target_token, 3.0)
 
 
 def test_bleu_by_length_is_the_mean_over_seeds(collected):
