@@ -201,7 +201,7 @@ class CheckpointManager:
         wanted, stops_early = settings.average_checkpoints, settings.early_stopping_patience is not None
         if wanted > 1:
             folders = list_checkpoints(self.directory, "")[-wanted:]
-        best = list_checkpoints(self.directory, "best") if stops_early and len(folders) < wanted else []
+        best = list_checkpoints(self.directory, "best")[-1:] if stops_early and len(folders) < wanted else []
         if 1 < wanted != len(folders):
             taken = "the best" if best else "the last" if len(folders) < 2 else "their average"
             self.say(

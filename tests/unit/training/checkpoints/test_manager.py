@@ -181,6 +181,15 @@ def test_a_damaged_checkpoint_is_left_out_and_not_counted(make):
     assert said == [f"step-0000002 is damaged ({WEIGHTS} differs from its checksum): it is left out"]
 
 
+def test_the_best_weights_are_no_average_where_a_run_was_killed_before_it_removed_the_ones_before(make, monkeypatch):
+    manager, optimizer, _ = make(early_stopping_patience=2)
+    monkeypatch.setattr(manager_module, "prune", lambda *_: None)
+    save_steps(manager, optimizer, [1, 3], "best")
+    set_weights(manager, 9.0)
+    assert manager.choose_weights() == (1, 3)
+    assert value_of(manager) == 3.0
+
+
 def test_with_early_stopping_the_best_weights_are_chosen_and_interrupted_ones_never(make):
     manager, optimizer, _ = make(early_stopping_patience=2)
     save_steps(manager, optimizer, [1], "best")
