@@ -18,8 +18,12 @@ def logged_evaluations(directory: Path, split: str) -> list[dict]:
 
 
 def seconds_of_training(updates: Iterable[dict]) -> float:
-    """Return how long updates took, by their rows: without evaluations and checkpoints."""
-    return sum(row["target_tokens"] / max(row["target_tokens_per_second"], 1e-9) for row in updates)
+    """Return how long updates took, by their rows: without evaluations and checkpoints.
+
+    A row has no rate if all its updates were skipped; of a run that was resumed, since then.
+    """
+    rates = ((row["target_tokens"], row["target_tokens_per_second"]) for row in updates)
+    return sum(tokens / rate for tokens, rate in rates if rate)
 
 
 def tokens_until(step: int, updates: Sequence[dict]) -> int:
