@@ -6,8 +6,9 @@ are the widths of a key and of a value of one head. Parameter names are Marian's
 
 Where the paper leaves something open, we follow the code that made its numbers (tensor2tensor, June 2017): no
 normalization at the end of a stack, the decoder's input shifted by a zero vector, initialization as in
-`VaswaniPreTrainedModel`. Two things deviate: layer normalization adds 1e-5 to the variance (that code: 1e-6) as Marian
-and PyTorch do, and the target-space vector that it added to every encoder input is absent, as in the paper.
+`VaswaniPreTrainedModel`. Three things deviate: layer normalization adds 1e-5 to the variance (that code: 1e-6) as
+Marian and PyTorch do; the target-space vector that it added to every encoder input is absent, as in the paper; and
+projections of one input are initialized each by itself, as `VaswaniPreTrainedModel` says.
 """
 
 import functools

@@ -98,6 +98,14 @@ def test_the_card_says_what_departs_from_the_paper(published):
     assert "- Decoding is the Transformer's and follows its original code" in text
     assert "have swish" not in text
     assert "projection has a bias" not in text
+    assert "Dropout also falls" not in text
+    assert "three matrices" not in text
+
+
+def test_the_card_says_where_dropout_falls_besides_and_that_embeddings_are_not_tied(published):
+    _, _, text = published(fields={"attention_dropout": 0.2, "tie_word_embeddings": False})
+    assert "- Dropout also falls on attention weights (0.2) and behind the ReLU\n  (0.0); the paper has none" in text
+    assert "- Both embeddings and the pre-softmax projection are three matrices" in text
 
 
 def test_the_card_says_what_only_an_imported_model_has(published):
@@ -178,6 +186,13 @@ def test_the_card_of_a_predecessor_says_what_it_is(published):
     names = {path.name for path in folder.iterdir()}
     assert "modeling_recurrent.py" in names
     assert "modeling_vaswani.py" not in names
+
+
+def test_the_card_of_a_predecessor_without_attention_says_where_the_last_state_goes(published):
+    config = RecurrentConfig(vocab_size=260, d_model=16, num_layers=1, attention="none")
+    _, _, text = published(model=RecurrentForConditionalGeneration(config))
+    assert "- The encoder's last state goes to the decoder's first step alone" in text
+    assert "no input feeding" not in text
 
 
 def test_the_card_names_what_was_added_to_the_papers_training_and_a_search_that_is_not_the_papers(
