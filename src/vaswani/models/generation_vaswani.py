@@ -102,6 +102,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         limits = self._limits(settings, source_lengths(inputs, kwargs, *padding), kwargs, generation_config)
         if limits is not None:
             changes["max_length"] = int(limits.max())
+            if any(getattr(config, "max_new_tokens", None) for config in (generation_config, self.generation_config)):
+                kwargs["max_new_tokens"] = None  # of a config that counts for less; transformers would prefer it
             if settings.forced_eos_token_ids:
                 forced = ForcedEndAtLimit(settings.forced_eos_token_ids, limits)
                 kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or []), forced]

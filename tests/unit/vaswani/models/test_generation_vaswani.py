@@ -278,6 +278,19 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(how, model,
     assert lengths() == [55, 52, 55]
 
 
+@pytest.mark.parametrize("how", [{}, {"num_beams": 1}, {"max_time": 100.0}], ids=["paper", "greedy", "transformers"])
+def test_extra_tokens_that_are_asked_for_count_before_a_limit_in_a_config(how, model, source):
+    def lengths(**settings):
+        tokens = model.generate(**source, **how, suppress_tokens=[0], **settings)
+        return (tokens[:, 1:] != model.config.pad_token_id).sum(1).tolist()
+
+    assert lengths(extra_target_tokens=4, generation_config=GenerationConfig(max_new_tokens=3)) == [9, 9, 9]
+    model.generation_config.update(max_new_tokens=3)
+    assert lengths(extra_target_tokens=4) == [9, 9, 9]
+    assert lengths(generation_config=GenerationConfig(extra_target_tokens=4)) == [9, 9, 9]
+    assert lengths() == [3, 3, 3]
+
+
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("start", [[22], [22, 3, 5]], ids=["no prefix", "a prefix"])
 def test_a_learned_table_of_positions_limits_the_length_too(start, num_beams, random_model, source):
