@@ -37,6 +37,7 @@ LOOPS = (
     "_check_early_stop_heuristic", "_beam_search_has_unfinished_sequences", "_optimize_model_for_decode",
     "_valid_auto_compile_criteria",
 )  # fmt: skip
+MOST_TOKENS = 2**31  # of any output: more is meant as no limit, and might be more than torch can count
 POSITIONAL = tuple(inspect.signature(GenerationMixin.generate).parameters)[3:]
 
 
@@ -220,7 +221,7 @@ def run_search(
     for token in generation_config.suppress_tokens or []:
         if not 0 <= token < model.config.vocab_size:
             raise ValueError(f"suppress_tokens={token} must be an id from 0 to {model.config.vocab_size - 1}")
-    limit = input_ids.new_full((len(input_ids) // num_beams,), generation_config.max_length - length)
+    limit = input_ids.new_full((len(input_ids) // num_beams,), min(generation_config.max_length - length, MOST_TOKENS))
     if limits is not None:
         limit = torch.minimum(limit, limits.to(limit) - length)
     for processor in logits_processor:
@@ -243,7 +244,8 @@ def output_limit(
 
     Prefix and generated tokens must not outgrow the model's table of positions, if it has one.
     """
-    limit, positions = max(source_length + extra_target_tokens, least), max_positions(config)
+    limit = min(max(source_length + extra_target_tokens, least), MOST_TOKENS)
+    positions = max_positions(config)
     return limit if positions is None else min(limit, max(1, positions - prefix_length))
 
 

@@ -372,18 +372,15 @@ def greedy_search(state: SearchState) -> torch.Tensor:
     """
     scorer, limit, pad_token_id = state.scorer, state.limit, state.scorer.pad_token_id
     sentence, tokens = torch.arange(len(limit), device=limit.device), state.first_tokens
-    generated = state.prefix.new_full((len(limit), int(limit.max())), pad_token_id)
-    for length in range(generated.shape[1]):
-        best = scorer.best(state.decoder.step(tokens, None), generated[sentence, :length])
-        generated[sentence, length] = best.where(state.is_active, pad_token_id)
+    generated = state.prefix.new_empty(len(limit), 0)  # as long as outputs become, whatever their limit is
+    while state.num_active:
+        best = scorer.best(state.decoder.step(tokens, None), generated[sentence])
+        column = generated.new_full((len(generated),), pad_token_id)
+        column[sentence] = best.where(state.is_active, pad_token_id)
+        generated = torch.cat([generated, column[:, None]], dim=1)
         tokens = best[:, None, None]
-        is_done = (torch.isin(best, scorer.eos_token_ids) | (length + 1 >= limit)) & state.is_active
-        if not state.finish(is_done):
-            continue
-        if not state.num_active:
-            generated = generated[:, : length + 1]
-            break
-        if (kept := state.drop_finished()) is not None:
+        is_done = (torch.isin(best, scorer.eos_token_ids) | (generated.shape[1] >= limit)) & state.is_active
+        if state.finish(is_done) and (kept := state.drop_finished()) is not None:
             sentence, limit, tokens = sentence[kept], limit[kept], tokens[kept]
     return torch.cat([state.prefix, generated], dim=1)
 

@@ -278,6 +278,16 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(how, model,
     assert lengths() == [55, 52, 55]
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length", "extra_target_tokens"])
+@pytest.mark.parametrize("limit", [10**12, 10**20])
+def test_a_limit_beyond_all_outputs_is_none_and_takes_no_memory(limit, name, num_beams, model, source):
+    how = {**source, "num_beams": num_beams, "eos_token_id": list(range(12))}
+    if num_beams > 1:
+        how["length_penalty_alpha"] = 0  # or hypotheses might still become as long
+    assert torch.equal(model.generate(**how, **{name: limit}), model.generate(**how))
+
+
 @pytest.mark.parametrize("how", [{}, {"num_beams": 1}, {"max_time": 100.0}], ids=["paper", "greedy", "transformers"])
 def test_extra_tokens_that_are_asked_for_count_before_a_limit_in_a_config(how, model, source):
     def lengths(**settings):
