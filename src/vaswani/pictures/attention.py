@@ -158,7 +158,8 @@ def check_fits(name: str, ids: torch.Tensor, model: PreTrainedModel) -> None:
 
 def _translate(model: PreTrainedModel, source_ids: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
     """Return the (1, T) ids of the best translation, ``</s>`` included where it got so far."""
-    given = given | length_arguments(model, source_ids.shape[1], given)
+    one = {"num_return_sequences": 1, "return_dict_in_generate": False}  # whatever the model's settings say
+    given = one | given | length_arguments(model, source_ids.shape[1], given)
     ids = model.generate(input_ids=source_ids, **given)[0, 1:]  # without the start, which may be ``</s>`` too
     return ids[ids != model.config.pad_token_id][None]
 

@@ -41,6 +41,14 @@ def test_a_target_is_encoded_as_one(tmp_path):
     assert len(found.target) == len(ids)
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_the_best_translation_is_read_whatever_the_models_settings_return(num_beams, model, tokenizer):
+    how = {"num_beams": num_beams, "max_new_tokens": 5}
+    expected = read_attention(model, tokenizer, "one two", **how)
+    model.generation_config.update(num_beams=2, return_dict_in_generate=True, num_return_sequences=2)
+    assert read_attention(model, tokenizer, "one two", **how).target == expected.target
+
+
 def test_weights_are_those_of_the_model_which_is_left_as_it_was(model, tokenizer):
     found = read_attention(model, tokenizer, "one two", "eins zwei")
     assert model.config._attn_implementation == "sdpa"
