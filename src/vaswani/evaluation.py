@@ -125,7 +125,8 @@ def translate_all(
 ) -> list[str]:
     """Return the best translation of each sentence, with a progress bar; `kwargs` as for `translate`."""
     with tqdm(total=len(sentences), desc="Translating", unit=" sentences", leave=False) as progress:
-        results = translate(model, tokenizer, sentences, on_batch=progress.update, **kwargs)
+        how = {"num_return_sequences": 1, **kwargs}  # also where the model's settings ask for more
+        results = translate(model, tokenizer, sentences, on_batch=progress.update, **how)
     return [best.text for best, *_ in results]
 
 

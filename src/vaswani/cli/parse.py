@@ -137,6 +137,7 @@ class LineParser:
             on_batch=on_batch,
             constraint=None if self.options.unconstrained else partial(self._legal_trees, sentences),
             workers=self.workers,
+            num_return_sequences=1,
             **decoding(self.options),
         )
         trees = [

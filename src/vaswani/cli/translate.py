@@ -139,13 +139,10 @@ def line_translator(
 
 def search_arguments(model: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``generate()``; refuse more translations than beams."""
-    arguments = decoding(options)
-    if options.n_best is not None:
-        beams = options.num_beams or model.generation_config.num_beams or 1
-        if options.n_best > beams:
-            raise UserError(f"--n_best={options.n_best} must be at most --num_beams={beams}")
-        arguments["num_return_sequences"] = options.n_best
-    return arguments
+    wanted, beams = options.n_best or 1, options.num_beams or model.generation_config.num_beams or 1
+    if wanted > beams:
+        raise UserError(f"--n_best={wanted} must be at most --num_beams={beams}")
+    return decoding(options) | {"num_return_sequences": wanted}  # whatever the model's settings say
 
 
 def as_lines(hypotheses: Sequence[tuple[str, float | None]]) -> list[str]:

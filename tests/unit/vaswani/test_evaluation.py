@@ -41,6 +41,13 @@ def test_an_evaluation_takes_empty_sentences_and_leaves_the_model_as_it_was(mode
     assert (evaluation.split, evaluation.decoding, translations[1]) == ("test", "greedy", "")
 
 
+def test_one_translation_is_scored_even_if_the_models_settings_ask_for_several(model, tokenizer):
+    settings = {"num_beams": 1, "max_new_tokens": 5}
+    expected = evaluate(model, tokenizer, TEXT, encode_in_batches(tokenizer, TEXT, 100), **settings)[1]
+    model.generation_config.update(num_beams=3, num_return_sequences=2)
+    assert evaluate(model, tokenizer, TEXT, encode_in_batches(tokenizer, TEXT, 100), **settings)[1] == expected
+
+
 def test_dropout_is_off(random_model, tiny_config, tokenizer):
     model = random_model(tiny_config(vocab_size=265, dropout=0.5, attention_dropout=0.5)).train()
     batches = list(encode_in_batches(tokenizer, TEXT, 100))

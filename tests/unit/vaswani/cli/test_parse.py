@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small_parser import TREES, save_parser
+from transformers import GenerationConfig
 
 from vaswani import cli, workers
 from vaswani.models.parsing_vaswani import divide
@@ -40,6 +41,15 @@ def test_a_line_in_is_a_tree_out_over_its_words(flags):
     first, empty, last = parse(*flags)
     assert empty == ""
     assert [words_of(first), words_of(last)] == [divide(LINES[0]), divide(LINES[2])]
+
+
+def test_one_tree_is_asked_for_even_if_the_models_settings_ask_for_several():
+    flags = "--num_beams", "1"
+    expected = parse(*flags)
+    settings = GenerationConfig.from_pretrained("model")
+    settings.update(num_beams=3, num_return_sequences=2)
+    settings.save_pretrained("model")
+    assert parse(*flags) == expected
 
 
 def test_workers_parse_as_one_does(monkeypatch, capsys):

@@ -89,6 +89,16 @@ def translate(*flags: str, source: str | None = "in", output: str = "out", statu
         return list(file)
 
 
+@pytest.mark.parametrize("num_beams", ["1", "3"])
+def test_a_line_in_is_a_line_out_even_if_the_models_settings_ask_for_several(num_beams):
+    once = translate("--num_beams", num_beams)
+    settings = GenerationConfig.from_pretrained("model")
+    settings.update(num_beams=3, num_return_sequences=2)
+    settings.save_pretrained("model")
+    assert translate("--num_beams", num_beams) == once
+    assert len(once) == len(SENTENCES)
+
+
 @pytest.mark.parametrize("held", range(16))
 def test_an_n_best_file_is_resumed_after_its_whole_groups(held, calls):
     flags = ["--n_best", "3", "--scores", "--read_ahead", "2"]
@@ -171,7 +181,8 @@ def test_flags_reach_the_translation_and_what_is_not_given_is_left_to_the_model(
     decoding = {"num_beams": 2, "length_penalty_alpha": 0.0, "max_new_tokens": 4, "min_new_tokens": 2}
     decoding["num_return_sequences"] = 2
     assert given == {"sentences": SENTENCES, "max_batch_tokens": 9, "with_scores": True, "workers": 1, **decoding}
-    assert default == {"sentences": SENTENCES, "max_batch_tokens": 4096, "with_scores": False, "workers": 2}
+    left = {"with_scores": False, "workers": 2, "num_return_sequences": 1}
+    assert default == {"sentences": SENTENCES, "max_batch_tokens": 4096, **left}
 
 
 def test_processes_live_for_all_windows(two_cores, monkeypatch):
