@@ -468,7 +468,8 @@ def test_the_settings_reach_optimizer_objective_and_rate(make_loop, capsys):
     given = {"adam_beta1": 0.8, "adam_beta2": 0.91, "adam_epsilon": 1e-7, "label_smoothing": 0.3}
     given |= {"rdrop_alpha": 2.5}
     loop = make_loop(**given, warmup_steps=5, learning_rate_factor=0.7, max_steps=7)
-    assert "Between the matrix products: PyTorch, not kernels in C" in capsys.readouterr().out
+    assert "Between the matrix products: kernels in C" in capsys.readouterr().out
+    assert loop.objective.kernels_dtype == torch.float32
     defaults = loop.optimizer.optimizer.defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.8, 0.91), 1e-7)
     assert (loop.objective.label_smoothing, loop.objective.rdrop_alpha) == (0.3, 2.5)
