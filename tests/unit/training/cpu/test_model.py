@@ -72,7 +72,7 @@ def distance(found, wanted):
 def test_gradients_err_hardly_more_than_those_of_plain_operations(problem, settings, dtype):
     """On average: in one batch of a model so small, a state of a ReLU that is near zero decides which errs more."""
     errors = []
-    for seed in range(16):
+    for seed in range(16 if dtype == torch.bfloat16 else 4):
         torch.manual_seed(seed)
         model, inputs = problem(dropout=0.0, **settings)
         exact_sums, exact = gradients(copy.deepcopy(model).double(), inputs)
