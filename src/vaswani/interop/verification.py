@@ -9,7 +9,6 @@ from sacrebleu.metrics import CHRF
 from transformers import PreTrainedTokenizerBase
 
 from vaswani.errors import UserError
-from vaswani.models.configuration_vaswani import VaswaniConfig
 from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 from vaswani.models.translator_vaswani import shift_tokens_right
@@ -115,7 +114,8 @@ def compare(
     exact : tuple of str, default=()
         The names of `searches` that must give the same in float32, as greedy search must.
     """
-    limit = _length_limit(ours.config, MAX_NEW_TOKENS)
+    longest = _longest(ours.config, theirs.config)
+    limit = {"max_source_length": longest} | _length_limit(longest, MAX_NEW_TOKENS)
     equal, chrf, reference_chrf = {}, {}, {}
     for name, settings in {"greedy": ({"num_beams": 1}, {"num_beams": 1}), **searches}.items():
         mine, other = (
@@ -127,7 +127,7 @@ def compare(
         if references is not None:
             scores = [CHRF().corpus_score(texts, [references]).score for texts in (mine, other)]
             reference_chrf[name] = scores[0], scores[1]
-    difference = _largest_difference(ours, tokenizer, theirs, sentences)
+    difference = _largest_difference(ours, tokenizer, theirs, sentences, longest)
     return Agreement(len(sentences), difference, equal, chrf, reference_chrf, ("greedy", *exact))
 
 
@@ -145,9 +145,14 @@ def log_probabilities(model: Any, input_ids: torch.Tensor, mask: torch.Tensor, l
     return logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
 
 
-def _length_limit(config: VaswaniConfig, most: int) -> dict[str, int]:
-    """Return the argument of ``generate()`` for as many tokens, or as many as a table of positions has room for."""
-    return {"max_new_tokens": min(most, (max_positions(config) or most + 1) - 1)}
+def _longest(*configs: Any) -> int | None:
+    """Return the most tokens that the tables of positions of all models have room for; None where none has a table."""
+    return min(filter(None, map(max_positions, configs)), default=None)
+
+
+def _length_limit(longest: int | None, most: int) -> dict[str, int]:
+    """Return the argument of ``generate()`` for as many tokens, or as many as there is room for."""
+    return {"max_new_tokens": min(most, (longest or most + 1) - 1)}
 
 
 def _largest_difference(
@@ -155,13 +160,14 @@ def _largest_difference(
     tokenizer: PreTrainedTokenizerBase,
     theirs: Any,
     sentences: Sequence[str],
+    longest: int | None,
 ) -> float:
     largest = 0.0
-    longest, limit = max_positions(ours.config), _length_limit(ours.config, MAX_LABELS)
+    how = {"num_beams": 1} | _length_limit(longest, MAX_LABELS)
     cut = {} if longest is None else {"truncation": True, "max_length": longest}
     for start in range(0, len(sentences), BATCH):
         batch = tokenizer(sentences[start : start + BATCH], **cut, padding=True, return_tensors="pt")
-        labels = ours.generate(batch.input_ids, attention_mask=batch.attention_mask, num_beams=1, **limit)
+        labels = ours.generate(batch.input_ids, attention_mask=batch.attention_mask, **how)
         labels = labels[:, 1:]
         is_real = labels != ours.config.pad_token_id
         labels = labels.masked_fill(~is_real, ours.config.eos_token_id)

@@ -102,6 +102,13 @@ def test_a_short_table_of_positions_limits_what_is_compared(positions, random_mo
     assert (agreement.equal["greedy"], agreement.largest_difference) == (2, 0)
 
 
+def test_what_is_longer_than_the_other_models_table_of_positions_is_cut(random_model, tokenizer):
+    ours = random_model(vocab_size=265, max_position_embeddings=12)  # sinusoids: only Marian has a table
+    agreement = compare(ours, tokenizer, to_marian(ours), ["one two", "six " * 30], {})
+    assert agreement.equal["greedy"] == 2
+    assert agreement.largest_difference < 1e-4
+
+
 def test_equal_numbers_are_not_enough_where_translations_differ():
     with pytest.raises(UserError, match="gives 98 of 100 translations of search 'greedy' as ours does, but"):
         Agreement(100, 1e-6, {"greedy": 98}, {"greedy": 99.0}).check()
