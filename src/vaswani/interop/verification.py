@@ -115,7 +115,7 @@ def compare(
         The names of `searches` that must give the same in float32, as greedy search must.
     """
     longest = _longest(ours.config, theirs.config)
-    limit = {"max_source_length": longest} | _length_limit(longest, MAX_NEW_TOKENS)
+    limit = {"max_source_length": longest, "num_return_sequences": 1} | _length_limit(longest, MAX_NEW_TOKENS)
     equal, chrf, reference_chrf = {}, {}, {}
     for name, settings in {"greedy": ({"num_beams": 1}, {"num_beams": 1}), **searches}.items():
         mine, other = (
@@ -163,7 +163,9 @@ def _largest_difference(
     longest: int | None,
 ) -> float:
     largest = 0.0
-    how = {"num_beams": 1} | _length_limit(longest, MAX_LABELS)
+    # Whatever the model's own settings ask for.
+    how = {"num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
+    how |= _length_limit(longest, MAX_LABELS)
     cut = {} if longest is None else {"truncation": True, "max_length": longest}
     for start in range(0, len(sentences), BATCH):
         batch = tokenizer(sentences[start : start + BATCH], **cut, padding=True, return_tensors="pt")

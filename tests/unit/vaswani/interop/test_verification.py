@@ -109,6 +109,14 @@ def test_what_is_longer_than_the_other_models_table_of_positions_is_cut(random_m
     assert agreement.largest_difference < 1e-4
 
 
+@pytest.mark.parametrize("asked", [{"num_beams": 4, "num_return_sequences": 2}, {"return_dict_in_generate": True}])
+def test_models_whose_settings_ask_for_more_than_a_translation_are_compared(asked, random_model, tokenizer):
+    ours = random_model(vocab_size=265)
+    ours.generation_config.update(**asked)
+    agreement = compare(ours, tokenizer, to_marian(ours), ["one two", "six"], SEARCHES)
+    assert (agreement.sentences, agreement.equal["greedy"]) == (2, 2)
+
+
 def test_equal_numbers_are_not_enough_where_translations_differ():
     with pytest.raises(UserError, match="gives 98 of 100 translations of search 'greedy' as ours does, but"):
         Agreement(100, 1e-6, {"greedy": 98}, {"greedy": 99.0}).check()
