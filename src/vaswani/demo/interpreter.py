@@ -142,7 +142,8 @@ class Interpreter:
             done += count
             on_lines(done, len(lines))
 
-        translations = self._translate(lines, num_beams, alpha, on_batch=on_batch)
+        # One of each line, whatever the model's settings say.
+        translations = self._translate(lines, num_beams, alpha, on_batch=on_batch, num_return_sequences=1)
         texts = [best.text.replace("\n", " ") for best, *_ in translations]
         destination.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8"))
 

@@ -119,6 +119,17 @@ def test_a_file_has_a_line_for_each_line_and_tells_how_far_it_is(interpreter, tm
     assert told[-1] == (3, 3)
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_file_gets_a_line_for_a_line_whatever_the_models_settings_ask_for(num_beams, interpreter, tmp_path):
+    (tmp_path / "in.txt").write_text("one two\nthree\n")
+    paths = [tmp_path / name for name in ("plain.txt", "several.txt")]
+    for path in paths:
+        interpreter.translate_file(tmp_path / "in.txt", num_beams, 0.6, path, lambda *now: None)
+        interpreter.model.generation_config.update(num_beams=4, num_return_sequences=3)
+    plain, several = (path.read_text() for path in paths)
+    assert plain == several
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
