@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from vaswani.errors import UserError, first_line, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
@@ -255,6 +256,32 @@ class OnnxModel(VaswaniForConditionalGeneration):
     def __str__(self) -> str:
         """Say who computes and how."""
         return f"{self.engine}, 1 worker of {self.threads} thread(s), cpu"
+
+    def generate(
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """Search as our own models do.
+
+        Returns
+        -------
+        Tensor of shape (B * num_return_sequences, T), or a ModelOutput
+            Of greedy search, too, the latter has `sequences_scores`: log-probabilities by the graphs alone.
+
+        Raises
+        ------
+        ValueError
+            If the call asks for anything else than our own searches, such as sampling.
+        """
+        if self.has_own_search(generation_config, **kwargs):
+            return super().generate(inputs, generation_config, **kwargs)
+        alone = kwargs | {"return_dict_in_generate": False, "output_scores": False}
+        ids, mask = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("attention_mask")
+        if ids is None or mask is None or not self.has_own_search(generation_config, **alone):
+            raise ValueError("ONNX Runtime knows beam search and greedy search here: all else takes engine 'torch'")
+        sequences = super().generate(inputs, generation_config, **alone)
+        labels = sequences[:, 1:]
+        found = self.log_probabilities(ids, mask, labels).masked_fill(labels == self.config.pad_token_id, 0)
+        return ModelOutput(sequences=sequences, sequences_scores=found.sum(1))
 
     def encode_source(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, fused: Fused = AS_WRITTEN

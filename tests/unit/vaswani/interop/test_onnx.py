@@ -47,13 +47,11 @@ def test_the_graphs_are_the_model(ours, theirs, tokenizer, batch):
     torch.testing.assert_close(other, mine, atol=1e-4, rtol=1e-4)
     for settings in ({"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2}):
         mine, other = (
-            translate(model, tokenizer, SENTENCES, with_scores=settings["num_beams"] > 1, **settings)
-            for model in (ours, theirs)
+            translate(model, tokenizer, SENTENCES, with_scores=True, **settings) for model in (ours, theirs)
         )
         for expected, found in zip(mine, other, strict=True):
             assert [each.text for each in found] == [each.text for each in expected]
-            if expected[0].score is not None:
-                assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
+            assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
 
 
 def test_prefixes_and_shortlists_work_too(random_model, tokenizer, tmp_path, batch):
@@ -65,6 +63,25 @@ def test_prefixes_and_shortlists_work_too(random_model, tokenizer, tmp_path, bat
     settings["logits_processor"] = [AllowedTokens([0, *range(50, 99)])]
     mine, other = (model.generate(**inputs, **settings) for model in (ours, theirs))
     assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("asked", [{"do_sample": True}, {"num_beams": 2, "do_sample": True}])
+def test_what_the_graphs_cannot_search_is_refused_in_a_sentence(asked, random_model, tokenizer, tmp_path):
+    save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
+    theirs = OnnxModel(tmp_path)
+    with pytest.raises(UserError, match="ONNX Runtime knows beam search and greedy search here"):
+        translate(theirs, tokenizer, SENTENCES, **asked)
+    theirs.generation_config.update(**asked)
+    with pytest.raises(UserError, match="ONNX Runtime knows beam search and greedy search here"):
+        translate(theirs, tokenizer, SENTENCES)
+
+
+def test_settings_that_ask_for_a_dict_change_no_translation(random_model, tokenizer, tmp_path):
+    save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
+    theirs = OnnxModel(tmp_path)
+    plain = translate(theirs, tokenizer, SENTENCES)
+    theirs.generation_config.return_dict_in_generate = True
+    assert translate(theirs, tokenizer, SENTENCES) == plain
 
 
 def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
