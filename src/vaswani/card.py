@@ -1,5 +1,6 @@
 """Evaluations in a model card: its model-index, which the Hub reads, and its table, which people read."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,8 +109,10 @@ def add_to_card(evaluation: Evaluation, path: Path) -> None:
     known = card.data.language or evaluation.target_lang
     languages = [str(language) for language in (known if isinstance(known, list) else [known])]
     text = evaluation.test_set or evaluation.split
-    # Results of one type, configuration and split are one entry, so the name must be part of these.
-    results = eval_results(evaluation, languages, text, text.split(" ")[0])
+    # Results of one type, configuration and split are one entry, so the whole name must be part of these.
+    of_dataset = re.fullmatch(r"(\S+) \((.+)\)", text)
+    dataset, config = of_dataset.groups() if of_dataset else (text.replace(" ", "-"), None)
+    results = eval_results(evaluation, languages, text, dataset, config)
     card.data.eval_results = [*(card.data.eval_results or []), *results]
     card.data.model_name = card.data.model_name or path.parent.resolve().name
     if END_OF_TABLE in card.text:

@@ -78,6 +78,17 @@ def test_later_evaluations_stand_in_the_table_in_their_order(evaluation, card):
     assert names == ["first.de"] * 5 + ["second.de"] * 5
 
 
+def test_texts_whose_names_have_spaces_are_texts_of_their_own_in_the_model_index(evaluation, card):
+    names = ["news 2014.de", "news 2015.de", "wmt14 (de-en)", "wmt14 (fr-en)"]
+    for name in names:
+        add_to_card(dataclasses.replace(evaluation, test_set=name), card)
+    results = ModelCard.load(card).data.eval_results
+    assert [result.dataset_name for result in results[::5]] == names
+    assert [(result.dataset_type, result.dataset_config) for result in results[::5]] == [
+        ("news-2014.de", None), ("news-2015.de", None), ("wmt14", "de-en"), ("wmt14", "fr-en"),
+    ]  # fmt: skip
+
+
 def test_a_card_without_a_name_gets_that_of_its_folder_and_another_keeps_its_own(evaluation, card, monkeypatch):
     monkeypatch.chdir(card.parent)
     add_to_card(evaluation, Path("README.md"))
