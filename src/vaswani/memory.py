@@ -269,7 +269,8 @@ class Forecast:
             )
 
     def _output_length(self, source_length: int) -> int:
-        extra = DecodingSettings.read(self.arguments, None, self.model.generation_config).extra_target_tokens
+        settings = DecodingSettings.read(self.arguments, None, self.model.generation_config)
+        extra, least = settings.extra_target_tokens, max(settings.min_new_tokens, settings.min_length - 1)
         if extra is None:  # something else limits it
             levels = wishes(self.model.generation_config), self.arguments  # the second counts first
             limits = {name: value for level in levels for name, value in level.items() if value is not None}
@@ -278,7 +279,7 @@ class Forecast:
             if "max_length" in limits:  # the decoder's start included
                 return limits["max_length"] - 1
             extra = PAPERS_DECODING["extra_target_tokens"]
-        return output_limit(self.model.config, source_length, extra)
+        return output_limit(self.model.config, source_length, extra, least=least)
 
 
 def available_bytes() -> int | None:

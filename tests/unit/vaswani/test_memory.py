@@ -256,6 +256,8 @@ def test_a_shortage_names_how_many_kernels_are_kept(forecast, tokenizer, monkeyp
 def test_outputs_are_as_long_as_the_settings_allow(forecast):
     assert forecast._output_length(10) == 60
     assert replace(forecast, arguments={"max_new_tokens": 7})._output_length(10) == 7
+    assert replace(forecast, arguments={"min_new_tokens": 70})._output_length(10) == 70
+    assert replace(forecast, arguments={"min_length": 71})._output_length(10) == 70
     forecast.model.generation_config.extra_target_tokens = 300
     assert forecast._output_length(10) == 310
     forecast.model.generation_config.extra_target_tokens = 0
