@@ -13,8 +13,8 @@
 #include <immintrin.h>
 #endif
 
-/* How many floats a vector has; how many rows of a product are computed together, or the last HALF of them, and how many
-   vectors of each: as many sums as there are registers for. GCC makes slow code of vectors longer than registers. */
+/* How many floats a vector has; how many rows of a product are computed together, or the last HALF of them, and how
+   many vectors of each: as many sums as there are registers for. GCC makes slow code of vectors longer than these. */
 #ifdef __AVX512F__
 #define LANES 16
 #define BLOCK 8
@@ -114,7 +114,7 @@ static inline floats exponential(floats x) {
     return power * (floats)(((ints)shifted + 127) << 23);
 }
 
-/* Transpose a square of LANES rows: log2(LANES) times, rows of its upper and lower half are shuffled into each other. */
+/* Transpose a square of LANES rows: log2(LANES) times, rows of its upper and lower half are shuffled together. */
 #ifdef __clang__
 #define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #else
@@ -243,8 +243,8 @@ void embed_backward(const float *dy, const number *dy_rounded, const int64_t *id
 /* y = LayerNorm(x + Dropout(product + last_bias)), sections 3.1 and 5.4, also as numbers. `last_bias` may be NULL.
    `normed` is y before gain and bias, `rstds` is 1 / standard deviation: backward needs them. */
 void add_norm(const float *x, const number *product, const float *last_bias, dropout d, const float *gain,
-              const float *bias, float eps, float *y, number *y_rounded, number *normed, float *rstds, size rows, size padded,
-              size width) {
+              const float *bias, float eps, float *y, number *y_rounded, number *normed, float *rstds, size rows,
+              size padded, size width) {
 #pragma omp parallel for
     for (size row = 0; row < rows; row++) {
         size first = row * width;
@@ -279,9 +279,9 @@ static inline floats gradient(const float *dy, const number *dy_rounded, size at
     return dy_rounded ? g + widen(dy_rounded + at) : g;
 }
 
-/* The gradients of `add_norm`. Either of `dy` and `dy_rounded` may be NULL. `sums` are the gradients of the gain, of the
-   bias, and of the last bias, which is the sum of the rows of `dsublayer`. Some rows are added up in registers before
-   the sums in memory are increased: on a shared machine, storing three sums for each element takes longest. */
+/* The gradients of `add_norm`. Either of `dy` and `dy_rounded` may be NULL. `sums` are the gradients of the gain, of
+   the bias, and of the last bias, which is the sum of the rows of `dsublayer`. Some rows are added up in registers
+   before the sums in memory are increased: on a shared machine, storing three sums for each element takes longest. */
 #define TOGETHER 8
 void add_norm_backward(const float *dy, const number *dy_rounded, const number *normed, const float *rstds, dropout d,
                        const float *gain, float *dx, number *dsublayer, float *sums, size rows, size padded,
@@ -428,8 +428,8 @@ static void copy_out(const float *from, size rows, size width, number *to, size 
 }
 /* The same, transposed, into a column for each row: `columns` of them, a multiple of LANES. Those beyond `rows` have
    no meaning. */
-static void copy_across(const number *from, size head, size next, size stride, const float *bias, size rows, size width,
-                        float *to, size columns) {
+static void copy_across(const number *from, size head, size next, size stride, const float *bias, size rows,
+                        size width, float *to, size columns) {
     for (size i = 0; i < width; i += LANES)
         for (size row = 0; row < columns; row += LANES) {
             square values;
@@ -605,7 +605,9 @@ static inline vectors vectors_of(number *row, size types) {
     return x;
 }
 static inline number *vector_at(vectors *x, size i) { return i < x->whole ? x->row + i : x->rest; }
-static inline void write_rest(vectors *x) { memcpy(x->row + x->whole, x->rest, (x->types - x->whole) * sizeof(number)); }
+static inline void write_rest(vectors *x) {
+    memcpy(x->row + x->whole, x->rest, (x->types - x->whole) * sizeof(number));
+}
 
 /* Write e^logit / e^max of each type to `powers`. Return what they are to be multiplied by, and the logsumexp. */
 typedef struct {

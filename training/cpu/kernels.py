@@ -155,7 +155,7 @@ SIGNATURES = {
 
 @functools.cache
 def library(dtype: torch.dtype) -> ctypes.CDLL:
-    """Compile the kernels for matrices of that type, in a second, and load them.
+    """Compile the kernels for matrices of that type, in some seconds, and load them.
 
     Raises
     ------

@@ -115,7 +115,7 @@ class TrainingLoop:
             )
         if progress.best_by == "" and measure and progress.scores:
             progress.scores.clear()
-            self.logbook.say("No best weights are kept of before: early stopping counts evaluations from here on")
+            self.logbook.say("No earlier best weights are kept: early stopping counts evaluations from here on")
         progress.best_by = measure
 
     def close(self) -> None:
