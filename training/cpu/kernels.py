@@ -1,4 +1,4 @@
-"""`kernels.c`, compiled for this machine when a run begins, as functions of tensors.
+"""`kernels.c`, compiled for this machine when its first run begins, as functions of tensors.
 
 PyTorch computes what lies between two matrix products operation by operation, each over all of memory, which takes a
 CPU two fifths of an update. Here each such place is one pass. Matrices have a row for each position of a batch, one
@@ -11,12 +11,14 @@ Axis letters: see `modeling_vaswani.py`. Here also N rows, and W columns of a ma
 
 import ctypes
 import functools
+import hashlib
 import math
 import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from ctypes import POINTER, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +26,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from vaswani.files import whole_file
+
 
 SOURCE = Path(__file__).with_name("kernels.c")
+CACHE = Path(__file__).parents[2] / ".cache" / "kernels"  # what was compiled; `make clean` removes it
 # Without traps and errno GCC vectorizes; sums stay in the order in which they are written, and NaN stays NaN.
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"]
 LANES = 16  # every width is a multiple of it, except those of single heads
@@ -155,7 +160,7 @@ SIGNATURES = {
 
 @functools.cache
 def library(dtype: torch.dtype) -> ctypes.CDLL:
-    """Compile the kernels for matrices of that type, in some seconds, and load them.
+    """Load the kernels for matrices of that type; the first time they are compiled, which takes some seconds.
 
     Raises
     ------
@@ -163,13 +168,10 @@ def library(dtype: torch.dtype) -> ctypes.CDLL:
         If that fails.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernels.so")
-        flags = [*FLAGS, "-DFLOAT32"] if dtype == torch.float32 else FLAGS
-        command = [*compiler, *flags, str(SOURCE), "-o", str(path), "-lm"]
+    flags = [*FLAGS, "-DFLOAT32"] if dtype == torch.float32 else FLAGS
+    with cache() as folder:
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            loaded = ctypes.CDLL(str(path))
+            loaded = ctypes.CDLL(str(compiled([*compiler, *flags, str(SOURCE)], folder)))
         except subprocess.CalledProcessError as error:
             lines = error.stderr.splitlines() or [f"it ends with status {error.returncode}"]
             said = next((line for line in lines if "error" in line), lines[0])
@@ -181,6 +183,36 @@ def library(dtype: torch.dtype) -> ctypes.CDLL:
         getattr(loaded, name).restype = None
     loaded.omp_set_num_threads(torch.get_num_threads())  # where torch has another OpenMP than the compiler
     return loaded
+
+
+@contextmanager
+def cache() -> Generator[Path, None, None]:
+    """Yield the folder of what was compiled, or a temporary one where that cannot be written."""
+    try:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        is_ours = os.access(CACHE, os.W_OK)
+    except OSError:
+        is_ours = False
+    if is_ours:
+        yield CACHE
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+
+
+def compiled(command: list[str], folder: Path) -> Path:
+    """Return the library that a command compiles, from `folder` if it is there already.
+
+    Its name stands for all that it depends on: the preprocessor tells the compiler's version and the instructions of
+    this CPU, beside the source.
+    """
+    told = subprocess.run([*command, "-E", "-dD"], check=True, capture_output=True, text=True).stdout
+    path = folder / f"{hashlib.sha256(' '.join([*command, told]).encode()).hexdigest()}.so"
+    if not path.exists():
+        with whole_file(path) as unfinished:
+            line = [*command, "-o", str(unfinished), "-lm"]
+            subprocess.run(line, check=True, capture_output=True, text=True)
+    return path
 
 
 def at(tensor: torch.Tensor | None) -> int | None:

@@ -1,6 +1,7 @@
 """The kernels against PyTorch's own operations in float64, on the values as bfloat16 or float32 has them."""
 
 import ctypes
+import shutil
 
 import pytest
 import torch
@@ -397,6 +398,39 @@ def test_a_cpu_without_instructions_for_bfloat16_rounds_alike(monkeypatch):
         rounded, transposed = torch.empty(256, 16, dtype=torch.bfloat16), torch.empty(16, 256, dtype=torch.bfloat16)
         library.round_both(*map(kernels.at, (numbers, rounded, transposed)), 256, 16, 256)
         assert torch.equal(rounded, numbers.bfloat16()), compiler
+
+
+def test_they_are_compiled_once_for_each_compiler_and_source(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "FLAGS", [flag.replace("-O3", "-O0") for flag in kernels.FLAGS])  # compiled soon
+    monkeypatch.setattr(kernels, "CACHE", tmp_path / "cache")
+    source = tmp_path / "kernels.c"
+    shutil.copy(kernels.SOURCE, source)
+    monkeypatch.setattr(kernels, "SOURCE", source)
+
+    def libraries_with(dtype=torch.float32, compiler="cc"):
+        monkeypatch.setenv("CC", compiler)
+        kernels.library.__wrapped__(dtype)
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+
+    first = libraries_with()
+    assert libraries_with() == first
+    assert len(first) == 1
+    assert len(libraries_with(torch.bfloat16)) == 2
+    assert len(libraries_with(compiler="cc -mno-fma")) == 3  # as on a CPU without these instructions
+    source.write_text(f"{source.read_text()}const int another = 1;\n")
+    assert len(libraries_with()) == 4
+    with pytest.raises(CannotCompile):
+        libraries_with(compiler="cc -Dlanes=(")  # it fails behind the preprocessor
+    assert len(libraries_with()) == 4
+
+
+def test_where_nothing_can_be_kept_they_are_compiled_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "FLAGS", [flag.replace("-O3", "-O0") for flag in kernels.FLAGS])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(kernels, "CACHE", tmp_path / "file" / "cache")
+    library = kernels.library.__wrapped__(torch.float32)
+    monkeypatch.setattr(kernels, "library", lambda dtype: library)
+    assert torch.equal(kernels.sum_of_rows(torch.ones(64, 16)), torch.full((16,), 64.0))
 
 
 @pytest.mark.parametrize(
