@@ -145,11 +145,13 @@ def begin(title: str, x: str, y: str = "") -> tuple[Figure, Axes]:
 
 
 def finish(figure: Figure, axes: Axes) -> None:
-    """Add the legend, if there is more than one thing to tell apart."""
+    """Add the legend, if there is more than one thing to tell apart, and put all in its place."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(handles) > 1:
-        with matplotlib.rc_context(MATPLOTLIB):
+    with matplotlib.rc_context(MATPLOTLIB):
+        if len(handles) > 1:
             figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)  # it would find the places again for each file
 
 
 def as_svg(figure: Figure, description: str) -> str:
