@@ -12,6 +12,7 @@ from vaswani.models.configuration_vaswani import TranslatorConfig
 PAPERS_GPUS, PAPERS_FLOPS_PER_GPU = 8, 9.5e12
 # About the mean of WMT14's sentences, in tokens of the paper's vocabulary.
 LENGTH = 28
+_COUNTED: dict[tuple[str, int], float] = {}  # FLOPs, by config and length: a count takes up to a second
 
 
 def count_parameters(config: TranslatorConfig, vocab_size: int | None = None) -> int:
@@ -46,12 +47,15 @@ def flops_per_target_token(config: TranslatorConfig, length: int = LENGTH) -> fl
             f"attention_restriction={restriction} must be none here: the operations of restricted self-attention are "
             "not counted"
         )
-    model = on_paper(config)
-    model.set_attn_implementation("eager")
-    ids = torch.zeros(1, length, dtype=torch.long, device="meta")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(ids, decoder_input_ids=ids, use_cache=False)
-    return 3 * counter.get_total_flops() / length
+    key = config.to_json_string(use_diff=False), length
+    if key not in _COUNTED:
+        model = on_paper(config)
+        model.set_attn_implementation("eager")
+        ids = torch.zeros(1, length, dtype=torch.long, device="meta")
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(ids, decoder_input_ids=ids, use_cache=False)
+        _COUNTED[key] = 3 * counter.get_total_flops() / length
+    return _COUNTED[key]
 
 
 def papers_training_flops(hours: float) -> float:
