@@ -37,6 +37,7 @@ SET_BY_THE_TABLE = {
     "save_total_limit": "it follows from average_checkpoints",
     "model_name_or_path": "its systems begin with new weights",
     "max_steps": "it follows from --flops, --target_tokens or --minutes",
+    "early_stopping_patience": "every system gets all of the budget",
 }
 
 

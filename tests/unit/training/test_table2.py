@@ -30,6 +30,7 @@ GIVEN = ["--dataset_name", "grammar", "--source_lang", "en", "--target_lang", "d
         (["--seed", "1"], "--seed is no flag of the whole table: --seeds has them all"),
         (["--config_name", "base-en-de"], "--config_name is no flag of the whole table: each system has its own"),
         (["--max_steps=5"], "--max_steps is no flag of the whole table: it follows from --flops"),
+        (["--early_stopping_patience=3"], "is no flag of the whole table: every system gets all of the budget"),
         (["--flop", "1e18"], "unknown flag '--flop': the nearest known one is 'flops'"),
         (["--jobs", "0"], "jobs=0 must be at least 1"),
         (["--scale", "0.3"], "scale=0.3 must be a multiple"),

@@ -158,10 +158,14 @@ class Plan:
             assert entry.steps is not None
             steps = self._search_steps(entry.steps)
             for factor in self._factors_to_try(entry):
-                flags = [f"--learning_rate_factor={factor}", *SEARCH_FLAGS]
+                flags = [f"--learning_rate_factor={factor}", *self._search_flags()]
                 entry.search[factor] = self._run(entry, f"search-{factor:g}", steps, flags)
                 runs.append(entry.search[factor])
         return runs
+
+    def _search_flags(self) -> list[str]:
+        """Return what makes a search cheap, less what the user set."""
+        return [f"--{name}={value}" for name, value in SEARCH_SETTINGS.items() if name not in names_of(self.flags)]
 
     def _factors_to_try(self, entry: Entry) -> list[float]:
         if not entry.search:
@@ -206,7 +210,7 @@ class Plan:
 
 
 # The search needs the perplexity of validation only: translations, which cost more, are few.
-SEARCH_FLAGS = ["--max_eval_samples=300", "--eval_steps=0"]
+SEARCH_SETTINGS = {"max_eval_samples": 300, "eval_steps": 0}
 
 
 def best_factor(entry: Entry) -> float:

@@ -74,6 +74,13 @@ def test_the_search_tries_each_rate_for_its_share_and_the_lowest_perplexity_wins
     assert [entry.factor for entry in plan.entries] == [1.0, 1.0]
 
 
+def test_the_search_evaluates_as_the_user_says(make_plan):
+    [run, *_] = make_plan("--max_eval_samples=20", "--eval_steps=7").plan_search()
+    assert (run.settings.data.max_eval_samples, run.settings.run.eval_steps) == (20, 7)
+    [run, *_] = make_plan().plan_search()
+    assert (run.settings.data.max_eval_samples, run.settings.run.eval_steps) == (300, 0)
+
+
 def test_the_search_goes_on_beyond_an_edge_that_is_the_best(make_plan, finish):
     plan = make_plan()
     for run, perplexity in zip(plan.plan_search(), (9.0, 8.0, 7.0, 4.0, 6.0, 5.0), strict=True):
