@@ -20,7 +20,7 @@ from training.recipe import parse_settings
 from training.settings import ROOT
 from training.tables import command
 from training.tables.cost import flops_per_target_token
-from training.tables.flags import numbers, share
+from training.tables.flags import check_shares, numbers, share
 from training.tables.layout import align
 from training.tables.metrics import logged_updates, seconds_of_training
 from training.tables.parsing.measuring import KNOWN_TAGS, SEARCHES, as_text, floors, measure_parser
@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> None:
         split: [tree for path in paths for tree in read_trees(path)]
         for split, paths in find_files(options.treebank).items()
     }
+    check_shares(options.shares, len(splits["train"]), "training trees")
     rows = make_rows(options.shares, options.plain)
     runs = [make_run(row, options, flags) for row in rows]
     if options.list:

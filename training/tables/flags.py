@@ -30,6 +30,13 @@ def share(text: str) -> float:
     return number
 
 
+def check_shares(shares: Iterable[float], count: int, of: str) -> None:
+    """Refuse shares of `count` pairs or trees, which `of` names, that leave none of them."""
+    for each in shares:
+        if round(each * count) < 1:
+            raise UserError(f"shares: {each:g} must leave at least one of {count:,} {of}")
+
+
 def numbers(kind: Callable[[str], Number], least: float = -math.inf) -> Callable[[str], list[Number]]:
     """Return what parses numbers of a kind, such as `int`, with commas between: in their order, each once."""
 

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         ours.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    say(f"Wrote {options.output}, {ours.num_parameters() / 1e6:,.0f} million weights")
+    say(f"Wrote {options.output}, {ours.num_parameters():,} weights")
     if missing:
         say(f"warning: the tokenizer was not carried over, and nothing verified: {missing}")
     return 0

@@ -66,6 +66,7 @@ def test_a_run_has_recipe_treebank_folder_and_flags(treebank, tmp_path):
     [
         (["--shares", "x"], "shares: 'x' must be numbers with commas between"),
         (["--shares", "2", "--list"], "shares: '2' must be above 0 and at most 1"),
+        (["--shares", "0.01,1", "--list"], "^shares: 0.01 must leave at least one of 8 training trees$"),
         (["--max_train_samples", "5"], "--max_train_samples is no flag of the whole table: --shares has them"),
         (["--dataset_name", "x"], "--dataset_name is no flag of the whole table: --treebank names it"),
         (["--max_stepps", "5"], "unknown flag '--max_stepps': the nearest known one is 'max_steps'"),

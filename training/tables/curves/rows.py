@@ -14,6 +14,7 @@ from training.recipe import parse_settings, write_recipe
 from training.settings import TrainingSettings
 from training.tables.command import check_origin
 from training.tables.cost import flops_per_target_token
+from training.tables.flags import check_shares
 from training.tables.sweep import Run
 from training.trainer.model import load_config
 from vaswani.errors import UserError
@@ -106,14 +107,16 @@ def write_texts(rows: Sequence[Row], text: DatasetDict, settings: TrainingSettin
     Raises
     ------
     UserError
-        If there is no test split, or the texts that are there are those of other data.
+        If there is no test split, a share leaves no pair, or the texts that are there are those of other data.
     """
     if "test" not in text:
         raise UserError("there is no test split, on which the finished models are compared")
     languages = {"source": settings.data.source_lang, "target": settings.data.target_lang}
     order = np.random.default_rng(settings.optimization.seed).permutation(len(text["train"]))
     parts: dict[str, Dataset] = {split: text[split] for split in ("validation", "test")}
-    for share in sorted({row.share for row in rows}):
+    shares = sorted({row.share for row in rows})
+    check_shares(shares, len(order), "training pairs")
+    for share in shares:
         chosen = np.sort(order[: round(share * len(order))])
         parts[f"train-{100 * share:g}"] = text["train"].select(chosen)
     folder.mkdir(parents=True, exist_ok=True)
