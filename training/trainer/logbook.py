@@ -26,7 +26,7 @@ from vaswani.results import Evaluation
 
 
 OUTPUTS = "outputs"  # the folder of what was translated, in a run's directory
-REPLACED = "checkpoints", "model", OUTPUTS  # what a run that begins replaces there
+REPLACED = "checkpoints", "model", OUTPUTS, "report", "space"  # what a run that begins replaces there
 
 
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
@@ -78,6 +78,7 @@ class Logbook:
             if not settings.run.resume_from_checkpoint:
                 for name in REPLACED:
                     shutil.rmtree(directory / name, ignore_errors=True)
+                (directory / "report.html").unlink(missing_ok=True)
                 self.path.write_text("", encoding="utf-8")
                 self.keep_recipe()
             (directory / "checkpoints").mkdir(exist_ok=True)

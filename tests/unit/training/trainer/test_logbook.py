@@ -41,14 +41,15 @@ def rows(logbook):
 def test_a_new_run_removes_the_run_before_and_a_resumed_one_keeps_it(make, tmp_path):
     first = make()
     first.log(ROW)
-    for name in ("checkpoints", "model", "outputs"):
+    for name in ("checkpoints", "model", "outputs", "report", "space"):
         (tmp_path / name / "old").mkdir(parents=True)
+    (tmp_path / "report.html").touch()
     make(resume_from_checkpoint="latest")
     assert rows(first) == [ROW]
     assert (tmp_path / "checkpoints" / "old").exists()
     make()
     assert rows(first) == []
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["checkpoints"]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "metrics.jsonl", "recipe.toml"}
     assert not (tmp_path / "checkpoints" / "old").exists()
 
 
