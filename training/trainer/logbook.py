@@ -177,11 +177,9 @@ class Logbook:
         """
         if not self.accelerator.is_main_process:
             return
-        folder = self.path.parent / OUTPUTS
-        folder.mkdir(exist_ok=True)
         for kind, lines in (("source", sources), ("reference", references), (name, outputs)):
             text = "".join(" ".join(line.split("\n")) + "\n" for line in lines)
-            (folder / f"{split}.{kind}.txt").write_text(text, encoding="utf-8")
+            write_text(self.path.parent / OUTPUTS / f"{split}.{kind}.txt", text)  # a report may read it at any time
 
     def close(self) -> None:
         """End the progress bar and the trackers."""

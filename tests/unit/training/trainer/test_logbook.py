@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +161,22 @@ def test_outputs_are_kept_a_sentence_a_line_beside_sources_and_references(make, 
         "test.step-0000005.txt": "One.\n\na b\n",
         "test.final.txt": "ä\u2028\n2\n3\n",
     }
+
+
+def test_outputs_that_somebody_reads_are_whole(make, tmp_path, monkeypatch):
+    logbook = make()
+    logbook.keep("test", "final", ["eins"], ["one"], ["1"])
+
+    seen = []
+
+    def look(unfinished, path):
+        seen.append(path.read_text())
+        shutil.move(unfinished, path)
+
+    monkeypatch.setattr(os, "replace", look)
+    logbook.keep("test", "final", ["zwei"], ["two"], ["2"])
+    assert seen == ["eins\n", "one\n", "1\n"]
+    assert (tmp_path / "outputs" / "test.final.txt").read_text() == "2\n"
 
 
 @pytest.fixture
