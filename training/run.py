@@ -40,6 +40,7 @@ from training.trainer.model import build_model, check_attention, check_dropout, 
 from training.trainer.run_directory import claim_output_dir
 from vaswani.demo.space import write_space
 from vaswani.errors import UserError
+from vaswani.evaluation import check_is_scored
 from vaswani.interruption import Interrupted
 from vaswani.models.packing_vaswani import multiplies_bfloat16
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
@@ -56,6 +57,7 @@ def main(arguments: list[str]) -> None:
     check_attention(config, settings.run.attn_implementation)
     check_lengths(config, settings.data)
     check_dropout(config, settings.optimization)
+    check_is_scored(settings.data.target_lang, settings.data.tokenized)
     accelerator = start_accelerator(settings)
     repository = None
     if settings.reporting.push_to_hub and accelerator.is_main_process:

@@ -109,7 +109,7 @@ def compare_systems(plan: Plan) -> None:
     decodings: dict[str, Decoding] = {}
 
     def write_table() -> None:
-        table = collect(plan, text, decodings, settings.data.target_lang)
+        table = collect(plan, text, decodings, settings.data.target_lang, settings.data.tokenized)
         write_report(plan, table, text, options.output_dir, options.command)
 
     write_table()

@@ -224,6 +224,20 @@ def judge(
     return TranslationEvaluation(split=text.split, **scores)
 
 
+def check_is_scored(target_lang: str, tokenized: bool = False) -> None:
+    """Refuse a language that sacreBLEU cannot divide here, before anything is translated.
+
+    Raises
+    ------
+    UserError
+        If a package is missing, with its name.
+    """
+    try:
+        protocols.todays_bleu(tokenized=tokenized, target_lang=target_lang)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
 def describe_decoding(model: PreTrainedModel, given: dict[str, Any]) -> str:
     """Name the search that `translate` does with the arguments that are given, such as "beam 4, alpha 0.6"."""
     defaults = model.generation_config

@@ -129,9 +129,11 @@ def scores_by_length(run: RunRecord, split: str) -> dict[str, float]:
         rows = [row for row in run.evaluations if row["split"] == split]
         groups = rows[-1]["bracketing_f1_by_length"] if rows else {}
         return {name: group["bracketing_f1"] for name, group in groups.items() if group["sentences"]}
-    found = run.outputs(split)[-1:]
+    scored_as = run.recipe.get("target_lang"), run.recipe.get("tokenized", False)
     return {
-        part.name: bleu_of(part, last.outputs, last.references) for last in found for part in buckets(last.sources)
+        part.name: bleu_of(part, last.outputs, last.references, *scored_as)
+        for last in run.outputs(split)[-1:]
+        for part in buckets(last.sources)
     }
 
 

@@ -29,7 +29,7 @@ from vaswani.evaluation import evaluate
 from vaswani.interruption import Interrupted
 from vaswani.models.trees_vaswani import TREES
 from vaswani.results import Evaluation
-from vaswani.scoring.protocols import moses_languages
+from vaswani.scoring.protocols import is_known
 from vaswani.scoring.references import EvaluationSet
 
 
@@ -395,6 +395,7 @@ class TrainingLoop:
         """
         averaged, step = chosen or ChosenWeights(1, None)
         text, encoded = self.prepared.text[split], self.prepared.encoded[split]
+        language = self.data.target_lang
         pad_token_id = self.checkpoints.model.config.pad_token_id
         sources, references = ([sentence or "" for sentence in text[side]] for side in ("source", "target"))
         evaluation, translations = self.on_main_process(
@@ -403,7 +404,7 @@ class TrainingLoop:
                 self.prepared.tokenizer,
                 EvaluationSet(split, split, sources, references),
                 load_batches(encoded, self.optimization.max_tokens_per_device, pad_token_id),
-                target_lang=self.data.target_lang if self.data.target_lang in (*moses_languages(), TREES) else None,
+                target_lang=language if language == TREES or is_known(language) else None,
                 tokenized=self.data.tokenized,
                 max_source_length=self.data.max_source_length,
                 warn=lambda sentence: self.logbook.say(f"warning: {sentence}"),

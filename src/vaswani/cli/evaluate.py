@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from vaswani.errors import UserError
-from vaswani.evaluation import encode_in_batches, evaluate, judge, translate_all
+from vaswani.evaluation import check_is_scored, encode_in_batches, evaluate, judge, translate_all
 from vaswani.memory import Forecast
 from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.trees_vaswani import TREES, linearize, restore
@@ -151,6 +151,7 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
     if options.unconstrained:
         raise UserError(f"unconstrained is for parses, but target_lang={options.target_lang!r}")
     check_has_source(options)
+    check_is_scored(options.target_lang, options.tokenized)
     if options.tokenized:
         return  # Moses has nothing to do
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sacrebleu
+from vaswani.scoring.protocols import todays_bleu
 
 
 # Shares of the sentences, the shortest first, at which a bucket ends: fifths, and the longest twentieth by itself.
@@ -45,7 +45,13 @@ def buckets(sources: Sequence[str]) -> list[Bucket]:
     return parts
 
 
-def bleu_of(part: Bucket, translations: Sequence[str], references: Sequence[str]) -> float:
-    """Return sacreBLEU of the sentences of a bucket, as one corpus."""
+def bleu_of(
+    part: Bucket,
+    translations: Sequence[str],
+    references: Sequence[str],
+    target_lang: str | None = None,
+    tokenized: bool = False,
+) -> float:
+    """Return sacreBLEU of the sentences of a bucket, as one corpus, in a language or tokenized before."""
     hypotheses, expected = ([side[index] for index in part.sentences] for side in (translations, references))
-    return sacrebleu.corpus_bleu(hypotheses, [expected], force=True).score
+    return todays_bleu(tokenized=tokenized, target_lang=target_lang).corpus_score(hypotheses, [expected]).score

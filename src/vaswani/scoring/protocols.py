@@ -31,6 +31,10 @@ SIGNS_OF_TOKENIZATION = {
 }
 
 
+# Other codes of the languages for which sacreBLEU has tokenizers of their own.
+CODES = {"zho": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}
+
+
 # sacremoses takes most of a second to import, which most runs of this project do not need.
 @lru_cache
 def _tokenizer(language: str) -> Any:
@@ -56,6 +60,17 @@ def moses_languages() -> tuple[str, ...]:
     return tuple(sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}))
 
 
+def code_of(language: str) -> str:
+    """Return the code by which Moses and sacreBLEU know a language: "pt" of "pt_BR", "zh" of "zh-CN" or "zho_Hans"."""
+    code = re.split("[-_]", language)[0]
+    return CODES.get(code, code)
+
+
+def is_known(language: str) -> bool:
+    """Return whether Moses' tokenizer knows a language, as the paper's protocol needs it."""
+    return code_of(language) in moses_languages()
+
+
 def check_language(language: str) -> None:
     """Refuse a language that Moses' tokenizer does not know.
 
@@ -66,7 +81,7 @@ def check_language(language: str) -> None:
     """
     if not moses_languages():
         raise ValueError("the paper's protocol needs sacremoses: pip install sacremoses")
-    if language not in moses_languages():
+    if not is_known(language):
         raise ValueError(f"target_lang={language!r} must be one of {', '.join(moses_languages())}")
 
 
@@ -88,7 +103,7 @@ def tokenize(text: str, language: str) -> str:
         If the language is unknown.
     """
     check_language(language)
-    return _tokenizer(language).tokenize(text, return_str=True)
+    return _tokenizer(code_of(language)).tokenize(text, return_str=True)
 
 
 def split_compounds(text: str) -> str:
@@ -111,12 +126,30 @@ def paper_signature(language: str, lowercase: bool = False) -> str:
     """Describe the paper's protocol in the style of sacreBLEU's signatures."""
     case = "lc" if lowercase else "mixed"
     versions = f"sacremoses:{version('sacremoses')}|sacrebleu:{sacrebleu.__version__}"
-    return f"quotes:straight|tok:moses-{language}|compounds:split|case:{case}|smooth:none|{versions}"
+    return f"quotes:straight|tok:moses-{code_of(language)}|compounds:split|case:{case}|smooth:none|{versions}"
 
 
-def todays_bleu(lowercase: bool = False, tokenized: bool = False) -> sacrebleu.BLEU:
-    """Return sacreBLEU's metric of plain text; of text that was tokenized before, that which counts its tokens."""
-    return multi_bleu(lowercase) if tokenized else sacrebleu.BLEU(lowercase=lowercase, force=True)
+def todays_bleu(lowercase: bool = False, tokenized: bool = False, target_lang: str | None = None) -> sacrebleu.BLEU:
+    """Return sacreBLEU's metric of plain text; of text that was tokenized before, that which counts its tokens.
+
+    Plain text is divided as sacreBLEU does it by default: by 13a, but Chinese by characters, Japanese and Korean by
+    MeCab.
+
+    Raises
+    ------
+    ValueError
+        If MeCab is needed and not installed.
+    """
+    if tokenized:
+        return multi_bleu(lowercase)
+    code = code_of(target_lang or "")
+    try:
+        return sacrebleu.BLEU(lowercase=lowercase, force=True, trg_lang=code)
+    except RuntimeError as error:
+        raise ValueError(
+            f"target_lang={target_lang!r}: sacreBLEU divides it by MeCab, which is not installed: pip install "
+            f'"sacrebleu[{code}]"'
+        ) from error
 
 
 def score(
@@ -133,7 +166,7 @@ def score(
     hypotheses, references : sequence of str
         Plain text, neither tokenized nor escaped.
     target_lang : str or None, default="de"
-        Their language, for the tokenizer of the paper's protocol; None leaves that protocol out.
+        Their language, for the tokenizers of both protocols; None leaves the paper's out.
     lowercase : bool, default=False
         Whether case does not matter to any score.
     tokenized : bool, default=False
@@ -150,14 +183,14 @@ def score(
     Raises
     ------
     ValueError
-        If the numbers of sentences differ or are 0, or the language is unknown.
+        If the numbers of sentences differ or are 0, or the language is unknown or needs MeCab, which is not installed.
     """
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses but {len(references)} references: the numbers must be equal")
     if not references:
         raise ValueError("there are 0 hypotheses and references: there must be at least one of each")
     target_lang = None if tokenized else target_lang
-    bleu, lowercased = todays_bleu(lowercase, tokenized), todays_bleu(True, tokenized)
+    bleu, lowercased = (todays_bleu(each, tokenized, target_lang) for each in (lowercase, True))
     chrf = sacrebleu.CHRF(lowercase=lowercase)
     compared = str.lower if lowercase else str
     matches = sum(compared(one) == compared(other) for one, other in zip(hypotheses, references, strict=True))

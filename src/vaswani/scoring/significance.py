@@ -41,7 +41,7 @@ def compare(
     -----
     The seed is sacreBLEU's, 12345 unless `SACREBLEU_SEED` says otherwise.
     """
-    results = {"sacrebleu": _compare(todays_bleu(lowercase, tokenized), system, baseline, references)}
+    results = {"sacrebleu": _compare(todays_bleu(lowercase, tokenized, target_lang), system, baseline, references)}
     if target_lang is not None and not tokenized:
         sides = (prepare(side, target_lang, split=True) for side in (system, baseline, references))
         results["paper_bleu"] = _compare(multi_bleu(lowercase), *sides)

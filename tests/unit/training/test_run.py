@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from flat_settings import make_settings
+from sacrebleu.tokenizers import tokenizer_ja_mecab
 from tokenizers import Tokenizer, models
 
 from training import run
@@ -274,11 +275,13 @@ def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():
     [
         (["--config_name=E-learned", "--max_source_length=2000"], "max_source_length=2000 must be at most the 1024"),
         (["--config_name=D-drop0.0", "--rdrop_alpha=5"], "rdrop_alpha=5.0 needs a model with dropout"),
+        (["--target_lang=ja"], "target_lang='ja': sacreBLEU divides it by MeCab, which is not installed"),
         (["--attn_implementation=spda"], "attn_implementation='spda' cannot be used here"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused_before_anything_begins(flags, sentence, monkeypatch):
     monkeypatch.setattr(run, "start_accelerator", lambda settings: pytest.fail("it began"))
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with pytest.raises(UserError, match=sentence):
         run.main(["--dataset_name=x", "--source_lang=en", "--target_lang=de", *flags])
 

@@ -14,7 +14,7 @@ from training.tables.systems.catalogue import BASELINE
 from training.tables.systems.plan import Entry, Plan
 from training.tables.systems.translations import Decoding
 from vaswani.scoring.lengths import Bucket, bleu_of, buckets
-from vaswani.scoring.protocols import moses_languages, score
+from vaswani.scoring.protocols import is_known, score
 from vaswani.scoring.references import EvaluationSet
 from vaswani.scoring.significance import compare
 
@@ -96,7 +96,9 @@ class Table:
         return [result for result in self.results if result.system == system]
 
 
-def collect(plan: Plan, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str) -> Table:
+def collect(
+    plan: Plan, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str, tokenized: bool = False
+) -> Table:
     """Collect what the finished runs have measured.
 
     Parameters
@@ -106,38 +108,40 @@ def collect(plan: Plan, text: EvaluationSet, decodings: Mapping[str, Decoding], 
         That was translated.
     decodings : mapping of str to Decoding
         By the name of the run.
-    target_lang : str
+    target_lang, tokenized
+        As for `scoring.protocols.score`; of a language that Moses does not know, the paper's protocol is left out.
     """
-    known = target_lang if target_lang in moses_languages() else None
+    known = target_lang if is_known(target_lang) else None
+    scored_as = {"target_lang": known, "tokenized": tokenized}
     parts = buckets(text.sources or [])
     results, curves, by_length = [], {}, {}
     for entry in plan.entries:
         finished = [run for run in entry.runs if run.name in decodings]
-        results += [_result(entry, run, text, decodings, known) for run in finished]
+        results += [_result(entry, run, text, decodings, scored_as) for run in finished]
         if finished:
             name, first = entry.system.name, finished[0]
             curves[name] = _curve(entry, first)
             found = [decodings[run.name].translations for run in finished]
             by_length[name] = [
-                statistics.fmean(bleu_of(part, translations, text.references) for translations in found)
+                statistics.fmean(bleu_of(part, translations, text.references, **scored_as) for translations in found)
                 for part in parts
             ]
-    scores = score(text.references, text.references, known)
+    scores = score(text.references, text.references, **scored_as)
     signatures = {name: scores[f"{name}_signature"] for name in ("sacrebleu", "paper_bleu")}
     return Table(results, curves, parts, by_length, {name: text for name, text in signatures.items() if text})
 
 
 def _result(
-    entry: Entry, run: Run, text: EvaluationSet, decodings: Mapping[str, Decoding], target_lang: str | None
+    entry: Entry, run: Run, text: EvaluationSet, decodings: Mapping[str, Decoding], scored_as: dict[str, Any]
 ) -> Result:
     rows, decoding, settings = logged_updates(run.directory), decodings[run.name], run.settings
     tokens = target_tokens(run)
     final = logged_evaluations(run.directory, text.split)[-1]
-    scores = score(decoding.translations, text.references, target_lang)
+    scores = score(decoding.translations, text.references, **scored_as)
     seed, baseline = settings.optimization.seed, decodings.get(f"{BASELINE}-{settings.optimization.seed}")
     against: dict[str, dict[str, Any]] = {}
     if baseline is not None and entry.system.name != BASELINE:
-        against = compare(decoding.translations, baseline.translations, text.references, target_lang)
+        against = compare(decoding.translations, baseline.translations, text.references, **scored_as)
     today, paper = against.get("sacrebleu", {}), against.get("paper_bleu", {})
     return Result(
         system=entry.system.name,

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from training.reports import curves
 from training.reports.curves import (
     CURVES,
     MOST_POINTS,
@@ -90,6 +91,12 @@ def test_scores_by_length_are_those_of_the_last_evaluation(runs, make_run):
             "11-20": {"sentences": 0, "bracketing_f1": 0.0},
         }
     assert scores_by_length(parser, "validation") == {"1-10": 80.0}
+
+
+def test_scores_by_length_are_by_the_tokens_of_the_run(runs, monkeypatch):
+    monkeypatch.setattr(curves, "bleu_of", lambda part, outputs, references, *scored_as: scored_as)
+    runs[0].recipe.update(target_lang="zh", tokenized=True)
+    assert set(scores_by_length(runs[0], "validation").values()) == {("zh", True)}
 
 
 def test_a_drawing_is_an_svg_whose_text_is_text(runs):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from sacrebleu.tokenizers import tokenizer_ja_mecab
 from small_parser import SENTENCES, TREES, save_parser
 
 from vaswani import cli, evaluation, workers
@@ -76,6 +77,27 @@ def test_text_that_was_tokenized_before_is_scored_by_its_tokens_as_sacrebleus_co
     plain = capsys.readouterr()
     assert "look tokenized or escaped" not in plain.err  # both sides are
     assert "tok:13a" in json.loads(plain.out)["sacrebleu_signature"]
+
+
+def test_chinese_is_scored_as_sacrebleus_command_scores_it(files, capsys):
+    for name, text in (
+        ("hyp.zh", "我今天喜欢读书和写字。\n他很忙。\n"),
+        ("ref.zh", "我今天喜欢读书和画画。\n他今天很忙。\n"),
+    ):
+        Path(name).write_text(text, encoding="utf-8")
+    flags = ["--hypothesis", "hyp.zh", "--reference", "ref.zh", "--baseline_hypothesis", "hyp.zh", "--json"]
+    evaluate([*flags, "--target_lang", "zh_CN"])
+    row = json.loads(capsys.readouterr().out)
+    command = [sys.executable, "-m", "sacrebleu", "ref.zh", "-i", "hyp.zh", "-l", "en-zh", "--force", "-b", "-w", "2"]
+    theirs = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert f"{row['sacrebleu']:.2f}" == theirs
+    assert row["comparison"]["sacrebleu"]["system"] == pytest.approx(row["sacrebleu"], abs=0.01)
+
+
+def test_a_language_that_cannot_be_divided_here_is_refused(files, monkeypatch):
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UserError, match="sacreBLEU divides it by MeCab, which is not installed: pip"):
+        evaluate(["--hypothesis", "good.de", "--reference", "test.de", "--target_lang", "ja"])
 
 
 @pytest.mark.parametrize("ending", ["tr", "tr.gz"])

@@ -27,3 +27,11 @@ def test_the_score_of_a_bucket_is_that_of_its_sentences_alone():
     references = ["the cat sat on a mat", "something else", "a dog barks at the moon"]
     alone = sacrebleu.corpus_bleu([hypotheses[0], hypotheses[2]], [[references[0], references[2]]]).score
     assert bleu_of(part, hypotheses, references) == pytest.approx(alone)
+
+
+def test_it_is_of_the_language_or_of_the_tokens():
+    part = Bucket(1, 1, [0])
+    assert bleu_of(part, ["我今天喜欢读书。"], ["我今天喜欢写字。"]) == 0
+    assert bleu_of(part, ["我今天喜欢读书。"], ["我今天喜欢写字。"], "zh") > 40
+    sides = ["a b c d e-f, g"], ["a b c d e-f, h"]
+    assert bleu_of(part, *sides, tokenized=True) < bleu_of(part, *sides)

@@ -1,5 +1,6 @@
 """Both protocols of BLEU, the paper's against a plain implementation from the definition of multi-bleu."""
 
+import importlib
 import math
 import random
 import sys
@@ -11,6 +12,7 @@ from training.settings import ROOT
 from vaswani.scoring import protocols
 from vaswani.scoring.protocols import (
     check_language,
+    is_known,
     moses_languages,
     multi_bleu,
     normalize_punctuation,
@@ -18,6 +20,7 @@ from vaswani.scoring.protocols import (
     score,
     split_compounds,
     suspicions,
+    todays_bleu,
     tokenize,
 )
 
@@ -162,6 +165,40 @@ def test_scores_of_the_perfect_the_empty_and_the_lowercased():
     assert "case:lc" in both["paper_bleu_signature"]
     without = score(REFERENCES, REFERENCES, target_lang=None)
     assert (without["paper_bleu"], without["sacrebleu"]) == (None, 100.0)
+
+
+CHINESE = "我今天喜欢读书和写字。", "我今天喜欢读书和画画。"
+
+
+@pytest.mark.parametrize("language", ["zh", "zh_CN", "zh-Hans", "zho_Hans", "cmn"])
+def test_chinese_is_divided_into_characters_as_sacrebleu_does_it(language):
+    row = score(CHINESE[:1], CHINESE[1:], language)
+    assert 50 < row["sacrebleu"] < 90
+    assert "|tok:zh|" in row["sacrebleu_signature"]
+    assert "|tok:moses-zh|" in row["paper_bleu_signature"]
+    assert score(CHINESE[:1], CHINESE[1:], None)["sacrebleu"] == 0  # by 13a it is one word
+
+
+@pytest.mark.parametrize("language", ["de", "de_DE", "pt_BR", "tr", "tree", None])
+def test_other_languages_are_divided_by_13a(language):
+    bleu = todays_bleu(target_lang=language)
+    assert bleu.corpus_score(["a-b c, d"], [["a-b c, d"]]).score > 50
+    assert "|tok:13a|" in str(bleu.get_signature())
+
+
+def test_a_language_with_country_or_script_is_known_by_its_code():
+    assert is_known("pt_BR")
+    assert not is_known("tr_TR")
+    assert prepare(["„Das“, d. h. alles."], "de_AT", True) == prepare(["„Das“, d. h. alles."], "de", True)
+
+
+@pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("jpn_Jpan", "ja"), ("ko", "ko")])
+def test_what_needs_mecab_says_so(language, extra, monkeypatch):
+    module = importlib.import_module(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab")
+    monkeypatch.setattr(module, "MeCab", None)
+    with pytest.raises(ValueError, match=rf'^target_lang={language!r}: .* pip install "sacrebleu\[{extra}\]"$'):
+        score(["a"], ["a"], language)
+    assert score(["a b c d"], ["a b c d"], language, tokenized=True)["sacrebleu"] == 100
 
 
 def test_what_cannot_be_scored_is_refused():

@@ -60,7 +60,7 @@ def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_pa
     settings.optimization.seed += 1
     with pytest.raises(UserError, match=r"\(other seed\)"):
         write_texts([Row(1.0, "a")], text, settings, tmp_path)
-    with pytest.raises(UserError, match="^shares: 0.05 must leave at least one of 8 training pairs$"):
+    with pytest.raises(UserError, match=r"^shares: 0\.05 must leave at least one of 8 training pairs$"):
         write_texts([Row(0.05, "a"), Row(1.0, "a")], text, settings, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="there is no test split"):

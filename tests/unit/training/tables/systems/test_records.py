@@ -2,6 +2,7 @@
 
 import pytest
 
+from training.tables.systems import records
 from training.tables.systems.records import collect, means
 from training.tables.systems.translations import Decoding
 from vaswani.scoring import significance
@@ -92,3 +93,21 @@ def test_runs_that_are_not_finished_are_left_out(collected):
     [result] = table.results
     assert (result.system, result.paper_bleu, result.minus_baseline) == ("recurrent", None, None)
     assert list(table.signatures) == ["sacrebleu"]
+
+
+def test_text_that_was_tokenized_is_scored_by_its_tokens(collected, monkeypatch):
+    plan, _, decodings = collected
+    asked = {}
+    for name in ("bleu_of", "compare"):
+        function = getattr(records, name)
+        monkeypatch.setattr(
+            records,
+            name,
+            lambda *given, name=name, does=function, **how: asked.update({name: how}) or does(*given, **how),
+        )
+    table = collect(plan, TEXT, decodings, "de", tokenized=True)
+    assert list(table.signatures) == ["sacrebleu"]
+    assert "tok:none" in table.signatures["sacrebleu"]
+    assert {result.paper_bleu for result in table.results} == {None}
+    how = {"target_lang": "de", "tokenized": True}
+    assert asked == {"bleu_of": how, "compare": how}
