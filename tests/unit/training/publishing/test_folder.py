@@ -117,13 +117,28 @@ def test_the_card_says_what_only_an_imported_model_has(published):
 
 def test_restricted_attention_has_a_line_of_its_own(published):
     _, _, text = published(fields={"attention_restriction": 6})
-    assert "| heads h | 2 |\n| self-attention, restricted (section 4) | to r = 6 positions: " in text
+    assert " |\n| self-attention, restricted (section 4) | to r = 6 positions: " in text
     assert " last ones |\n| positions | sinusoidal |\n" in text
 
 
 def test_unrestricted_attention_has_no_line(published):
     _, _, text = published()
-    assert "| heads h | 2 |\n| positions | sinusoidal |\n" in text
+    assert "| their widths d_k, d_v | 8, 8 |\n| positions | sinusoidal |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "widths"),
+    [
+        ({"head_dim": 16}, "16, 16"),
+        ({"head_dim": 16, "v_head_dim": 4}, "16, 4"),
+        ({"decoder_attention_heads": 4}, "d_model / h, d_model / h"),
+    ],
+)
+def test_the_card_has_the_sizes_of_both_stacks_and_of_heads(fields, widths, published):
+    _, _, text = published(fields=fields | {"decoder_ffn_dim": 24})
+    decoder_heads = fields.get("decoder_attention_heads", 2)
+    sizes = f"| d_ff (encoder, decoder) | 32, 24 |\n| heads h (encoder, decoder) | 2, {decoder_heads} |\n"
+    assert f"| d_model | 16 |\n{sizes}| their widths d_k, d_v | {widths} |\n| positions |" in text
 
 
 def test_a_model_that_was_adapted_names_its_base(published):
