@@ -23,7 +23,7 @@ def seed() -> None:
     torch.manual_seed(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_config() -> Callable[..., VaswaniConfig]:
     """Return a factory of small configurations without dropout."""
 
@@ -45,7 +45,7 @@ def randomize(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def random_model(tiny_config: Callable[..., VaswaniConfig]) -> Callable[..., VaswaniForConditionalGeneration]:
     """Return a factory of small models with random weights, gains and biases; <pad>'s embedding is zero."""
 

@@ -1,4 +1,5 @@
 import argparse
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,24 @@ from vaswani.errors import UserError
 from vaswani.evaluation import encode_in_batches, evaluate, negative_log_likelihood
 from vaswani.interop import engines
 from vaswani.interop.ctranslate2 import save_for_ctranslate2
-from vaswani.interop.onnx import save_for_onnx
 from vaswani.scoring.references import EvaluationSet
-from vaswani.tokenization import train_tokenizer
+
+
+@pytest.fixture
+def folder_for(request, random_model, tokenizer, tmp_path):
+    """Return a function that gives a model, and a folder of it for an engine."""
+
+    def make(engine):
+        pytest.importorskip(engine)
+        if engine == "onnxruntime":
+            ours, folder = request.getfixturevalue("exported")
+            shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+            return ours, tmp_path
+        ours = random_model(vocab_size=265)
+        save_for_ctranslate2(ours, tokenizer, tmp_path)
+        return ours, tmp_path
+
+    return make
 
 
 @pytest.mark.parametrize("engine", ["ctranslate2", "onnxruntime"])
@@ -38,15 +54,11 @@ def test_the_engine_gets_every_argument(engine, monkeypatch, tmp_path):
         ("onnxruntime", "generation_config.json", "is not whole: "),
     ],
 )
-def test_half_a_folder_is_said_in_a_sentence(engine, absent, complaint, random_model, tmp_path):
-    pytest.importorskip(engine)
-    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
-    {"ctranslate2": save_for_ctranslate2, "onnxruntime": save_for_onnx}[engine](
-        random_model(vocab_size=265), tokenizer, tmp_path
-    )
-    (tmp_path / absent).unlink()
+def test_half_a_folder_is_said_in_a_sentence(engine, absent, complaint, folder_for):
+    _, folder = folder_for(engine)
+    (folder / absent).unlink()
     with pytest.raises(UserError, match=complaint):
-        engines.load_engine(engine, str(tmp_path), device="cpu")
+        engines.load_engine(engine, str(folder), device="cpu")
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "no such folder"])
@@ -65,12 +77,9 @@ def test_the_flag_offers_all_of_them():
 
 
 @pytest.mark.parametrize(("engine", "name"), [("ctranslate2", "CTranslate2 float32"), ("onnxruntime", "ONNX Runtime")])
-def test_an_engine_is_evaluated_like_our_model(engine, name, random_model, tmp_path):
-    pytest.importorskip(engine)
-    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
-    ours = random_model(vocab_size=265)
-    {"ctranslate2": save_for_ctranslate2, "onnxruntime": save_for_onnx}[engine](ours, tokenizer, tmp_path)
-    theirs, _ = engines.load_engine(engine, str(tmp_path), device="cpu")
+def test_an_engine_is_evaluated_like_our_model(engine, name, folder_for, tokenizer):
+    ours, folder = folder_for(engine)
+    theirs, _ = engines.load_engine(engine, str(folder), device="cpu")
     text = EvaluationSet("text", "test", ["one two", "six four"], ["three", "five one two"])
     batches = list(encode_in_batches(tokenizer, text, 100))
     expected = negative_log_likelihood(ours, batches)

@@ -1,5 +1,6 @@
 """The graphs of our weights: logits and all searches of ours are the model's own."""
 
+import shutil
 import sys
 
 import pytest
@@ -54,10 +55,9 @@ def test_the_graphs_are_the_model(ours, theirs, tokenizer, batch):
             assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
 
 
-def test_prefixes_and_shortlists_work_too(random_model, tokenizer, tmp_path, batch):
-    ours = random_model(vocab_size=265)
-    save_for_onnx(ours, tokenizer, tmp_path)
-    theirs, inputs = OnnxModel(tmp_path), batch(ours.config)
+def test_prefixes_and_shortlists_work_too(exported, batch):
+    ours, folder = exported
+    theirs, inputs = OnnxModel(folder), batch(ours.config)
     del inputs["labels"]
     settings = {"num_beams": 2, "max_new_tokens": 6, "decoder_input_ids": torch.tensor([[264, 5, 7]] * 4)}
     settings["logits_processor"] = [AllowedTokens([0, *range(50, 99)])]
@@ -66,9 +66,8 @@ def test_prefixes_and_shortlists_work_too(random_model, tokenizer, tmp_path, bat
 
 
 @pytest.mark.parametrize("asked", [{"do_sample": True}, {"num_beams": 2, "do_sample": True}])
-def test_what_the_graphs_cannot_search_is_refused_in_a_sentence(asked, random_model, tokenizer, tmp_path):
-    save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
-    theirs = OnnxModel(tmp_path)
+def test_what_the_graphs_cannot_search_is_refused_in_a_sentence(asked, exported, tokenizer):
+    theirs = OnnxModel(exported[1])
     with pytest.raises(UserError, match="ONNX Runtime knows beam search and greedy search here"):
         translate(theirs, tokenizer, SENTENCES, **asked)
     theirs.generation_config.update(**asked)
@@ -76,9 +75,8 @@ def test_what_the_graphs_cannot_search_is_refused_in_a_sentence(asked, random_mo
         translate(theirs, tokenizer, SENTENCES)
 
 
-def test_settings_that_ask_for_a_dict_change_no_translation(random_model, tokenizer, tmp_path):
-    save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
-    theirs = OnnxModel(tmp_path)
+def test_settings_that_ask_for_a_dict_change_no_translation(exported, tokenizer):
+    theirs = OnnxModel(exported[1])
     plain = translate(theirs, tokenizer, SENTENCES)
     theirs.generation_config.return_dict_in_generate = True
     assert translate(theirs, tokenizer, SENTENCES) == plain
@@ -100,8 +98,8 @@ def test_a_folder_has_all_that_is_needed(random_model, tokenizer, tmp_path):
     assert 1e-4 < (states - exact).abs().max() < 0.5  # int8, indeed
 
 
-def test_bad_input_is_one_sentence(random_model, tokenizer, tiny_config, tmp_path):
-    save_for_onnx(random_model(vocab_size=265), tokenizer, tmp_path)
+def test_bad_input_is_one_sentence(exported, tiny_config, tmp_path):
+    shutil.copytree(exported[1], tmp_path, dirs_exist_ok=True)
     for field, value, allowed in (("device", "cuda", "'cpu'"), ("dtype", "int8", "'auto'"), ("workers", 2, "1")):
         with pytest.raises(UserError, match=f"{field}={value!r} must be {allowed} for engine 'onnxruntime'"):
             load_onnx(tmp_path, **{field: value})
