@@ -109,8 +109,10 @@ def test_what_was_searched_is_trained_translated_and_written_down(sweep, make_pl
         decoded.append(run.name)
         return Decoding(list(text.references), tokens=10, seconds=2.0)
 
+    scored_as, collect = set(), table2.collect
+    monkeypatch.setattr(table2, "collect", lambda *given: scored_as.add(given[3:]) or collect(*given))
     monkeypatch.setattr(table2, "decode", decode)
-    plan = make_plan("--source_lang=en", "--target_lang=de", "--max_eval_samples=20")
+    plan = make_plan("--source_lang=en", "--target_lang=de", "--max_eval_samples=20", "--tokenized=true")
     table2.compare_systems(plan)
     final = ["recurrent-1", "recurrent-2", "transformer-1", "transformer-2"]
     assert sweep[-1] == decoded == final
@@ -122,6 +124,7 @@ def test_what_was_searched_is_trained_translated_and_written_down(sweep, make_pl
         ("transformer", "1", "0.5"),
         ("transformer", "2", "0.5"),
     ]
+    assert scored_as == {("de", True)}
     assert {row["sacrebleu"] for row in rows} == {"100.0"}
     assert "4 of 4 runs are finished." in (tmp_path / "table2.md").read_text()
     assert (tmp_path / "configs" / "recurrent" / "config.json").exists()

@@ -301,6 +301,21 @@ def test_empty_translations_are_a_sentence_of_the_run(make_loop, monkeypatch, ca
     assert not [warning for warning in recwarn if "empty" in str(warning.message)]
 
 
+def test_it_scores_in_its_language_or_without_one_that_moses_does_not_know(make_loop, monkeypatch):
+    loop, asked = make_loop(), []
+
+    def evaluate(*given, target_lang, **named):
+        asked.append(target_lang)
+        raise LookupError
+
+    monkeypatch.setattr(loop_module, "evaluate", evaluate)
+    for language in ("de_AT", "zh", "tr", "tree"):
+        loop.data.target_lang = language
+        with pytest.raises(LookupError):
+            loop.evaluate("validation")
+    assert asked == ["de_AT", "zh", None, "tree"]
+
+
 def test_an_evaluation_is_left_as_soon_as_the_run_should_end(make_loop, monkeypatch):
     loop = make_loop()
     monkeypatch.setattr(loop_module, "evaluate", lambda *given, **named: time.sleep(60))
