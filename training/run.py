@@ -17,35 +17,39 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import torch
-from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, set_seed
-from transformers.utils.logging import disable_progress_bar
+from vaswani.cli.shared.startup import large_imports
 
-from training.checkpoints.fingerprint import run_fingerprint
-from training.checkpoints.manager import CheckpointManager
-from training.data.bpe_dropout import DroppingEncoder
-from training.data.loader import curriculum
-from training.data.preparation import Prepared, describe_counts, lengths, prepare
-from training.machine import usable_cores
-from training.publishing.folder import publish
-from training.publishing.hub import open_repository, push
-from training.recipe import parse_settings
-from training.reports.records import read_runs
-from training.settings import TrainingSettings
-from training.trainer.base_model import load_base_model
-from training.trainer.logbook import Logbook, describe_training
-from training.trainer.loop import TrainingLoop
-from training.trainer.model import build_model, check_attention, check_dropout, check_lengths, load_config
-from training.trainer.run_directory import claim_output_dir
-from vaswani.demo.space import write_space
-from vaswani.errors import UserError
-from vaswani.evaluation import check_is_scored
-from vaswani.interruption import Interrupted
-from vaswani.models.packing_vaswani import multiplies_bfloat16
-from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
-from vaswani.models.trees_vaswani import TREES
-from vaswani.workers import keep_freed_memory
+
+with large_imports():
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import InitProcessGroupKwargs, set_seed
+    from transformers.utils.logging import disable_progress_bar
+
+    from training.checkpoints.fingerprint import run_fingerprint
+    from training.checkpoints.manager import CheckpointManager
+    from training.data.bpe_dropout import DroppingEncoder
+    from training.data.loader import curriculum
+    from training.data.preparation import Prepared, describe_counts, lengths, prepare
+    from training.machine import usable_cores
+    from training.publishing.folder import publish
+    from training.publishing.hub import open_repository, push
+    from training.recipe import parse_settings
+    from training.reports.records import read_runs
+    from training.settings import TrainingSettings
+    from training.trainer.base_model import load_base_model
+    from training.trainer.logbook import Logbook, describe_training
+    from training.trainer.loop import TrainingLoop
+    from training.trainer.model import build_model, check_attention, check_dropout, check_lengths, load_config
+    from training.trainer.run_directory import claim_output_dir
+    from vaswani.demo.space import write_space
+    from vaswani.errors import UserError
+    from vaswani.evaluation import check_is_scored
+    from vaswani.interruption import Interrupted
+    from vaswani.models.packing_vaswani import multiplies_bfloat16
+    from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
+    from vaswani.models.trees_vaswani import TREES
+    from vaswani.workers import keep_freed_memory
 
 
 def main(arguments: list[str]) -> None:

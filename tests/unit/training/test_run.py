@@ -100,10 +100,11 @@ def test_one_process_makes_the_repository(start, monkeypatch, is_main):
     assert given == ["me/it" if is_main else None]
 
 
-def test_a_start_needs_neither_the_compiler_nor_pictures():
+def test_a_start_needs_neither_the_compiler_nor_pictures_nor_garbage_collection():
     program = """if True:
-        import sys, training.run
+        import gc, sys, training.run
         assert not {"torch._inductor.compile_fx", "matplotlib"} & set(sys.modules)
+        assert gc.isenabled() and gc.get_freeze_count() > 100_000
     """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
