@@ -286,11 +286,6 @@ def test_an_output_directory_that_cannot_be_is_refused_at_once(corpus, tmp_path)
     assert "Traceback" not in done.stderr.split("error:")[0]
 
 
-def test_unknown_configs_are_refused_with_the_nearest(corpus, tmp_path):
-    done = launch(ACCELERATE, corpus, "--config_name", "multi30k", "--output_dir", str(tmp_path / "run"))
-    assert "config_name='multi30k' must be a folder of hub_configs/ (the nearest is 'multi30k-en-de')" in done.stderr
-
-
 @pytest.mark.smoke
 def test_transformers_is_a_release_that_we_promise():
     assert promised("transformers").contains(transformers.__version__)

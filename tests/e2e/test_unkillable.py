@@ -52,10 +52,9 @@ def whole(corpus, tmp_path_factory):
     [
         (PYTHON, "bf16", []),
         (PYTHON, "bf16", BESIDE_THE_PAPER),
-        (TORCHRUN, "bf16", []),
         (TORCHRUN, "no", BESIDE_THE_PAPER),
     ],
-    ids=["one", "one, with all that the paper has not", "two", "two, in float32, with all that the paper has not"],
+    ids=["one", "one, with all that the paper has not", "two, in float32, with all that the paper has not"],
 )
 def test_after_kill_9_a_run_ends_as_if_it_had_not_been_killed(launcher, precision, more, whole, corpus, tmp_path):
     if more:  # R-Drop needs dropout
