@@ -102,6 +102,8 @@ class CheckpointManager:
         The model that learns: the same, or a copy of it where FSDP will take it apart.
     saved_step : int
         Step of the newest checkpoint.
+    superseded : dict of Path to str
+        Checkpoints that the one that was resumed takes the place of, and why; `set_superseded_aside` does it.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class CheckpointManager:
         self.directory = Path(settings.output_dir) / "checkpoints"
         self.trained = copy.deepcopy(model) if accelerator.is_fsdp2 else model
         self.saved_step = 0
+        self.superseded: dict[Path, str] = {}
         if accelerator.is_main_process:
             model.to(accelerator.device)
 
@@ -173,8 +176,8 @@ class CheckpointManager:
         return progress
 
     def _find(self, which: str) -> list[Any]:
-        """Find a checkpoint and its state, check that it is of this run, and set aside what it supersedes."""
-        folder, superseded = find_checkpoint(self.directory, which)
+        """Find a checkpoint and its state, check that it is of this run, and note what it supersedes."""
+        folder, self.superseded = find_checkpoint(self.directory, which)
         state = folder and read_state(folder)
         changed = differences(state["identity"], self.fingerprint) if state else []
         here = self.accelerator.mixed_precision
@@ -182,13 +185,18 @@ class CheckpointManager:
             changed = [f"mixed_precision is {there!r} there, {here!r} here"]
         if changed:
             raise UserError(f"{folder} cannot be resumed, since it is of another run: {'; '.join(changed)}")
-        for other, reason in superseded.items():
-            self.say(f"{other.name} {reason}: it is set aside as {set_aside(other).name}")
-        if state and state["progress"].get("best_by") and not list_checkpoints(self.directory, "best"):
-            state["progress"]["best_by"] = ""  # they were of a later step, or damaged, and are set aside
+        best = [other for other in list_checkpoints(self.directory, "best") if other not in self.superseded]
+        if state and state["progress"].get("best_by") and not best:
+            state["progress"]["best_by"] = ""  # they were of a later step, or damaged
         if folder is None:
             self.say("There is no checkpoint yet: the run begins at its beginning")
         return [folder, state]
+
+    def set_superseded_aside(self) -> None:
+        """Set aside the checkpoints that the resumed one supersedes, once nothing can be refused any more."""
+        for other, reason in self.superseded.items():
+            self.say(f"{other.name} {reason}: it is set aside as {set_aside(other).name}")
+        self.superseded = {}
 
     def choose_weights(self) -> ChosenWeights:
         """Load the weights to publish, and say which they are.

@@ -102,6 +102,7 @@ class TrainingLoop:
                 "checkpoint that is resumed"
             )
         self.keep_best_by(self.run.metric_for_best_model if self.run.early_stopping_patience is not None else "")
+        self.checkpoints.set_superseded_aside()
         if self.run.resume_from_checkpoint:
             self.logbook.rewind(self.progress.step, [step for step, _ in self.progress.scores])
 

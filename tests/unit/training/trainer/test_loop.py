@@ -587,6 +587,19 @@ def test_a_run_is_not_resumed_behind_its_end(make_loop):
         make_loop(max_steps=3, resume_from_checkpoint="latest")
 
 
+def test_a_refused_resume_sets_no_later_checkpoint_aside(make_loop):
+    loop = make_loop(save_steps=2, max_steps=6)
+    loop.train()
+    which = str(loop.checkpoints.directory / "step-0000004")
+    names = lambda: sorted(path.name for path in loop.checkpoints.directory.iterdir())  # noqa: E731
+    before = names()
+    with pytest.raises(UserError, match="max_steps=3 must be at least 4"):
+        make_loop(max_steps=3, resume_from_checkpoint=which)
+    assert names() == before
+    make_loop(max_steps=6, resume_from_checkpoint=which)
+    assert names() == ["set-aside-step-0000006", "step-0000002", "step-0000004"]
+
+
 def test_bpe_dropout_of_a_tokenizer_that_has_none_is_refused(make_loop, corpus, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "one": 1, "<pad>": 2}, unk_token="<pad>"))
     wrap_tokenizer(tokenizer).save_pretrained(tmp_path / "words")
