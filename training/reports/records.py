@@ -11,14 +11,11 @@ from transformers import AutoConfig
 
 from training.tables.cost import flops_per_target_token
 from training.tables.metrics import seconds_of_training
-from training.trainer.logbook import OUTPUTS
+from training.trainer.logbook import FINAL, OUTPUTS
 from training.trainer.run_directory import is_finished
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import TREES
 from vaswani.record import is_recorded, read_row
-
-
-FINAL = "final"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from vaswani.results import Evaluation
 
 
 OUTPUTS = "outputs"  # the folder of what was translated, in a run's directory
+FINAL = "final"  # in the names of its files, the evaluation at the end
 REPLACED = "checkpoints", "model", OUTPUTS, "report", "space"  # what a run that begins replaces there
 
 
@@ -88,7 +89,7 @@ class Logbook:
         write_recipe(self.settings, describe_run(self.accelerator) | self.origin, self.path.with_name("recipe.toml"))
 
     def rewind(self, step: int, evaluated: Sequence[int]) -> None:
-        """Forget all that was logged after a checkpoint, which is resumed: it will be logged again.
+        """Forget all that was logged and translated after a checkpoint, which is resumed: it will be done again.
 
         What `vaswani evaluate` recorded of that checkpoint, or of earlier ones, stays. Only now do the settings take
         the place of those in `recipe.toml`: with others the run is refused.
@@ -115,6 +116,10 @@ class Logbook:
             if row["step"] <= step:
                 kept.append(line + "\n")
         write_text(self.path, "".join(kept))
+        for path in (self.path.parent / OUTPUTS).glob("*.*.txt"):
+            name = path.name.split(".")[1]
+            if name == FINAL or (name.startswith("step-") and name > output_name(step)):
+                path.unlink()
         self.keep_recipe()
         self.progress.n = self.progress.last_print_n = self.progress.initial = step
         self.progress.refresh()
@@ -172,7 +177,7 @@ class Logbook:
         split : str
             Whose sources and references are written beside.
         name : str
-            Which evaluation of this split it was, such as "step-0000500" or "final".
+            Which evaluation of this split it was, `output_name` or `FINAL`.
         sources, references, outputs : sequence of str
         """
         if not self.accelerator.is_main_process:
@@ -185,6 +190,11 @@ class Logbook:
         """End the progress bar and the trackers."""
         self.progress.close()
         self.accelerator.end_training()
+
+
+def output_name(step: int) -> str:
+    """Return how the files in `outputs/` name an evaluation on the way."""
+    return f"step-{step:07}"
 
 
 def describe_training(

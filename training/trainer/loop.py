@@ -20,7 +20,7 @@ from training.data.loader import Update, load_batches, load_updates, plan_update
 from training.data.preparation import Prepared, describe_counts, encode_epoch, lengths
 from training.objective.schedule import learning_rate
 from training.settings import TrainingSettings
-from training.trainer.logbook import Logbook, as_time
+from training.trainer.logbook import FINAL, Logbook, as_time, output_name
 from training.trainer.minimization import choose_packing, freeze_what_learns_nothing, make_objective, make_optimizer
 from training.trainer.results import PendingResult, Unread, UpdateResult
 from training.trainer.stopping import StopRequest, best_of, has_stalled
@@ -420,7 +420,7 @@ class TrainingLoop:
         )
         self.logbook.log(evaluation.to_row())
         self.logbook.show(evaluation, sources, references, translations)
-        name = f"step-{self.progress.step:07}" if chosen is None else "final"
+        name = output_name(self.progress.step) if chosen is None else FINAL
         self.logbook.keep(split, name, sources, references, translations)
         return evaluation
 

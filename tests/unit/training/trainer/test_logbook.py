@@ -104,6 +104,16 @@ def test_rewinding_keeps_what_was_recorded_of_checkpoints_since(make):
     assert [(row["step"], row.get("test_set")) for row in rows(logbook)] == [(4, None), (3, "mine"), (4, "mine")]
 
 
+def test_rewinding_forgets_what_was_translated_later(make, tmp_path):
+    logbook = make()
+    for name in ("step-0000002", "step-0000004", "step-0000006", "final"):
+        logbook.keep("validation", name, ["one"], ["eins"], [name])
+    logbook.rewind(4, [2, 4])
+    found = sorted(path.name for path in (tmp_path / "outputs").iterdir())
+    kept = ("reference", "source", "step-0000002", "step-0000004")
+    assert found == [f"validation.{name}.txt" for name in kept]
+
+
 def test_a_full_disk_leaves_metrics_and_recipe_as_they_are(make, tmp_path, monkeypatch):
     logbook = make(seed=5)
     for step in range(1, 7):
