@@ -8,9 +8,12 @@ what was run.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +78,23 @@ def run_part(command: list[str], seconds: float, log: Any) -> dict[str, Any]:
     started = time.monotonic()
     log.write(f"\n$ {' '.join(command)}\n")
     log.flush()
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        status = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        status = process.wait()
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    with suppress(subprocess.TimeoutExpired), ending_with_its_own(process):
+        process.wait(seconds)
+    status = process.wait()
     return {"command": " ".join(command), "status": status, "seconds": round(time.monotonic() - started, 1)}
+
+
+@contextmanager
+def ending_with_its_own(process: subprocess.Popen) -> Generator[None, None, None]:
+    """Kill a process at the end of the block, with those that it started: they would slow the next part down."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def results(folder: Path, name: str) -> Any:
@@ -119,4 +132,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Ctrl-C, it ends the part too
     sys.exit(main())

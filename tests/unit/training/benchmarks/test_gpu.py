@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from training import benchmark
@@ -73,6 +74,26 @@ def test_a_part_that_takes_too_long_is_ended_and_what_it_said_is_kept(tmp_path):
     (tmp_path / "base.json").write_text('{"train": []}')
     assert gpu.results(tmp_path, "base") == {"train": []}
     assert gpu.results(tmp_path, "big") is None
+
+
+def test_what_a_part_has_started_ends_with_it(tmp_path):
+    lasting = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    starter = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {lasting!r}])"
+    with open(tmp_path / "log", "w") as log:
+        late = gpu.run_part([sys.executable, "-c", starter], 5, log)
+    assert late["status"] == -9
+    started = int((tmp_path / "log").read_text().splitlines()[-1])
+    assert has_ended(started)
+
+
+def has_ended(process):
+    """Tell whether a process is gone, or a zombie that nobody waits for."""
+    stat = Path(f"/proc/{process}/stat")
+    for _ in range(100):
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def test_a_run_is_reported_by_its_metrics(tmp_path):
