@@ -123,6 +123,8 @@ def main() -> int:
             if name not in options.parts:
                 continue
             print(f"{name}: at most {PARTS[name]} s ...", flush=True)
+            for old in (folder / name / "metrics.jsonl", folder / f"{name}.json"):
+                old.unlink(missing_ok=True)  # a part that fails would be reported by them
             part = run_part(command, PARTS[name], log)
             report["parts"][name] = part | {"results": results(folder, name)}
             print(f"{name}: {'done' if part['status'] == 0 else 'FAILED'} after {part['seconds']} s", flush=True)

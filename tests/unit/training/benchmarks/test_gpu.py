@@ -58,6 +58,18 @@ def test_only_the_parts_that_are_named_are_run(tmp_path, monkeypatch):
     assert list(json.loads((tmp_path / "gpu.json").read_text())["parts"]) == ["tests", "big"]
 
 
+def test_a_part_that_fails_has_no_results_of_an_earlier_time(tmp_path, monkeypatch):
+    parts = {name: [sys.executable, "-c", "raise SystemExit(3)"] for name in ("base", "wmt14")}
+    monkeypatch.setattr(gpu, "commands", lambda folder, data: parts)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", f"--output_dir={tmp_path}"])
+    (tmp_path / "base.json").write_text('{"train": []}')
+    (tmp_path / "wmt14").mkdir()
+    (tmp_path / "wmt14" / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert gpu.main() == 1
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    assert {name: part["results"] for name, part in report["parts"].items()} == {"base": None, "wmt14": None}
+
+
 def test_it_starts_with_the_standard_library_alone():
     command = [sys.executable, "-I", "-S", str(ROOT / "training" / "benchmarks" / "gpu.py"), "--help"]
     assert "--output_dir" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
