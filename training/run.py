@@ -225,11 +225,15 @@ def check_first_epoch(prepared: Prepared, settings: TrainingSettings) -> None:
     Raises
     ------
     UserError
-        If the curriculum leaves no pair, or the tokenizer has no BPE-dropout.
+        If the curriculum leaves no pair, the tokenizer has no BPE-dropout, or a Space cannot have such a tokenizer.
     """
     curriculum(lengths(prepared.encoded["train"]), settings.optimization, epoch=0)
     if settings.data.bpe_dropout is not None:
         DroppingEncoder(prepared.tokenizer, settings.data.bpe_dropout, settings.optimization.seed)
+    if settings.reporting.space and not prepared.tokenizer.is_fast:
+        raise UserError(
+            f"space=True needs a tokenizer with a tokenizer.json, and this is a {type(prepared.tokenizer).__name__}"
+        )
 
 
 def describe_origin(origin: dict[str, str], direction: str) -> str:

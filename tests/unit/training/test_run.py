@@ -15,8 +15,10 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from flat_settings import make_settings
+from opus_model import save_vocabulary
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer
 
 from training import run
 from training.data.preparation import Prepared
@@ -302,3 +304,14 @@ def test_what_does_not_fit_the_data_is_refused_while_an_earlier_run_is_whole(fla
     given = {"dataset_name": "x", "source_lang": "en", "target_lang": "de", "output_dir": tmp_path} | flags
     with pytest.raises(UserError, match=f"^{sentence}"):
         run.main([f"--{name}={value}" for name, value in given.items()])
+
+
+def test_a_space_for_a_tokenizer_in_python_is_refused_before_the_training(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "train_and_publish", lambda *given: pytest.fail("it began"))
+    save_vocabulary(tmp_path)
+    encoded = {"train": Dataset.from_dict({"source_length": [3], "target_length": [5]})}
+    prepared = Prepared({}, AutoTokenizer.from_pretrained(tmp_path), encoded, {})
+    monkeypatch.setattr(run, "prepare_once", lambda *given: prepared)
+    given = ["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path / 'run'}"]
+    with pytest.raises(UserError, match=r"space=True needs a tokenizer with a tokenizer\.json, .* MarianTokenizer"):
+        run.main([*given, "--space=true"])
