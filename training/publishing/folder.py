@@ -11,12 +11,13 @@ from transformers import PreTrainedTokenizerBase
 from training.data.preparation import describe_counts
 from training.settings import GRAMMAR, ROOT, DataSettings, TrainingSettings, has_configurations
 from vaswani.card import END_OF_TABLE, eval_results, table_row
-from vaswani.files import give_usual_mode
+from vaswani.files import give_usual_mode, write_text
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
 from vaswani.results import Evaluation
 
 
+CARD = "README.md"
 # For the card, by type of model.
 TAGS = {
     "vaswani": ["vaswani", "transformer", "attention-is-all-you-need"],
@@ -57,6 +58,7 @@ def publish(
         ``directory/model``.
     """
     folder = directory / "model"
+    (folder / CARD).unlink(missing_ok=True)  # by it a run counts as finished: it is written last
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
@@ -119,7 +121,7 @@ def write_card(
         counts=describe_counts(counts),
         run=run,
     )
-    card.save(folder / "README.md")
+    write_text(folder / CARD, str(card))
 
 
 def _training_text(data: DataSettings) -> str:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 from flat_settings import make_settings
+from huggingface_hub import ModelCard
 from small_parser import make_parser
 
 from training.publishing.folder import publish
 from training.recipe import write_recipe
+from training.trainer.run_directory import is_finished
 from vaswani import (
     ConvolutionalConfig,
     ConvolutionalForConditionalGeneration,
@@ -32,7 +34,7 @@ def published(random_model, evaluation, tmp_path):
         model = model or random_model(vocab_size=260, **fields or {})
         defaults = {"dataset_name": "me/news", "dataset_config_name": "en-de", "output_dir": str(tmp_path / "run")}
         settings = make_settings(**{"source_lang": "en", "target_lang": "de"} | defaults | given)
-        (tmp_path / "run").mkdir()
+        (tmp_path / "run").mkdir(exist_ok=True)
         facts = {"torch": "2.0", "hardware": "a CPU", "precision": "bf16", "command": "training/run.py"}
         write_recipe(settings, facts | (run or {}), tmp_path / "run" / "recipe.toml")
         counts = {"kept": 1234, "empty": 5, "too long": 6, "unbalanced": 7}
@@ -52,6 +54,20 @@ def test_the_folder_is_that_of_the_run_with_its_recipe(published, tmp_path):
         path.name for path in folder.iterdir()
     }
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+
+
+def test_a_run_that_is_killed_before_its_new_card_is_whole_does_not_count_as_finished(
+    published, tmp_path, monkeypatch
+):
+    def end(card):
+        raise KeyboardInterrupt
+
+    published()
+    assert is_finished(tmp_path / "run")
+    monkeypatch.setattr(ModelCard, "__str__", end)
+    with pytest.raises(KeyboardInterrupt):
+        published(run={"date": "later"})
+    assert not is_finished(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
