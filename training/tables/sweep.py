@@ -141,7 +141,9 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
     Raises
     ------
     UserError
-        If some failed, after all others have ended; or if it was interrupted, after all have saved.
+        If some failed, after all others have ended.
+    Interrupted
+        By a signal, after all have saved.
     """
     waiting = [run for run in runs if not run.is_finished]
     queue = deque(sorted(waiting, key=lambda run: -run.cost) if jobs > 1 else waiting)
@@ -159,27 +161,29 @@ def run_all(runs: Sequence[Run], jobs: int, when_done: Callable[[Run], None]) ->
             ended.append(run)
 
     total, done = sum(run.cost for run in runs), sum(run.cost * run.share_done() for run in runs)
-    with (
-        tqdm(total=total, initial=done, desc="Sweep", unit="FLOP", unit_scale=True) as progress,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
-        try:
-            with Interruption():
-                workers = [pool.submit(work, number) for number in range(jobs)]
-                while wait(workers, SECONDS_BETWEEN_LOOKS).not_done or ended:
-                    show_progress(progress, runs)
-                    while ended:
-                        when_done(ended.popleft())
-                for worker in workers:
-                    worker.result()
-        except BaseException as error:
-            stop.set()
-            for run in runs:
-                if run.process is not None and run.is_running:
-                    run.process.send_signal(signal.SIGTERM)  # it saves and ends
-            if isinstance(error, Interrupted):
-                raise UserError("interrupted: all progress is saved, the same command resumes") from error
-            raise
+    try:
+        with (
+            tqdm(total=total, initial=done, desc="Sweep", unit="FLOP", unit_scale=True) as progress,
+            ThreadPoolExecutor(jobs) as pool,
+        ):
+            try:
+                with Interruption():
+                    workers = [pool.submit(work, number) for number in range(jobs)]
+                    while wait(workers, SECONDS_BETWEEN_LOOKS).not_done or ended:
+                        show_progress(progress, runs)
+                        while ended:
+                            when_done(ended.popleft())
+                    for worker in workers:
+                        worker.result()
+            except BaseException:
+                stop.set()
+                for run in runs:
+                    if run.process is not None and run.is_running:
+                        run.process.send_signal(signal.SIGTERM)  # it saves and ends
+                raise
+    except Interrupted:
+        print("\nAll progress is saved, the same command resumes", file=sys.stderr)
+        raise
     failed = [f"{run.name}: {run.error} (more in {run.log})" for run in runs if run.error is not None]
     if failed:
         raise UserError(

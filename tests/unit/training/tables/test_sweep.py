@@ -1,5 +1,9 @@
 import dataclasses
 import io
+import os
+import signal
+import sys
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -10,6 +14,7 @@ from tqdm import tqdm
 from training.tables import sweep
 from training.tables.rows import ROWS
 from training.tables.sweep import Run, run_all, show_progress
+from vaswani.cli import exit_status
 from vaswani.errors import UserError
 
 
@@ -51,6 +56,21 @@ def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(tmp_
         run_all(runs, 2, lambda run: done.append(run.name))
     assert sorted(done) == ["A-h1", "base"]
     assert "config_name" in (tmp_path / "base.log").read_text()
+
+
+def test_a_signal_ends_a_sweep_as_it_ends_every_command_once_all_is_saved(planned_run, monkeypatch, capsys):
+    def go(run, environment):
+        time.sleep(0.5)  # until the sweep waits for it
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+        print(f"{run.name} has saved", file=sys.stderr)
+
+    monkeypatch.setattr(Run, "go", go)
+    runs = [planned_run("base"), planned_run("A-h1")]
+    assert exit_status(lambda: run_all(runs, 1, when_done=lambda run: None)) == 128 + signal.SIGTERM
+    said = capsys.readouterr().err
+    assert "A-h1 has saved" not in said
+    assert said.index("base has saved") < said.index("the same command resumes") < said.index("Ended (SIGTERM)")
 
 
 def test_progress_is_the_share_of_the_updates_that_are_logged(planned_run, finished_row):
