@@ -6,11 +6,13 @@ import tomllib
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
+from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
 from training.data.preparation import describe_counts
 from training.settings import GRAMMAR, ROOT, DataSettings, TrainingSettings, has_configurations
 from vaswani.card import END_OF_TABLE, eval_results, table_row
+from vaswani.errors import UserError
 from vaswani.files import give_usual_mode, write_text
 from vaswani.models.translator_vaswani import TranslatorForConditionalGeneration
 from vaswani.models.trees_vaswani import TREES
@@ -56,15 +58,23 @@ def publish(
     -------
     Path
         ``directory/model``.
+
+    Raises
+    ------
+    UserError
+        If it cannot be written, as on a full disk.
     """
     folder = directory / "model"
-    (folder / CARD).unlink(missing_ok=True)  # by it a run counts as finished: it is written last
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
     place = repository or settings.reporting.hub_model_id or str(folder)
-    write_card(model, tokenizer, settings, counts, results, folder, place)
-    give_usual_mode(folder)
+    try:
+        (folder / CARD).unlink(missing_ok=True)  # by it a run counts as finished: it is written last
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        shutil.copyfile(directory / "recipe.toml", folder / "recipe.toml")
+        write_card(model, tokenizer, settings, counts, results, folder, place)
+        give_usual_mode(folder)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"the model could not be written to {folder}: {error}; make room, then resume") from error
     return folder
 
 

@@ -1,6 +1,7 @@
 """The folder that a run publishes: every fact of the card against where it comes from."""
 
 import dataclasses
+import resource
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from vaswani import (
     RecurrentConfig,
     RecurrentForConditionalGeneration,
 )
+from vaswani.errors import UserError
 from vaswani.tokenization import train_tokenizer
 
 
@@ -67,6 +69,19 @@ def test_a_run_that_is_killed_before_its_new_card_is_whole_does_not_count_as_fin
     monkeypatch.setattr(ModelCard, "__str__", end)
     with pytest.raises(KeyboardInterrupt):
         published(run={"date": "later"})
+    assert not is_finished(tmp_path / "run")
+
+
+def test_a_full_disk_is_a_sentence_that_says_how_to_go_on(published, tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # writing more fails as on a full disk
+    try:
+        with pytest.raises(
+            UserError, match=r"^the model could not be written to .*model: .*; make room, then resume$"
+        ):
+            published()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not is_finished(tmp_path / "run")
 
 
