@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from vaswani import RecurrentConfig, RecurrentForConditionalGeneration
 from vaswani.models.translator_vaswani import shift_tokens_right
 
 
@@ -52,6 +53,19 @@ def test_what_is_asked_for_comes_from_where_its_name_says(random_model, batch):
             found = [found] if isinstance(found, torch.Tensor) else found
             assert len(found) == len(tensors) > 0, name
             assert all(map(torch.equal, found, tensors)), name
+
+
+@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+def test_a_config_may_ask_for_tuples(kind, random_model, batch):
+    model = random_model()
+    if kind == "recurrent":
+        model = RecurrentForConditionalGeneration(RecurrentConfig(vocab_size=23, d_model=8, num_layers=1)).eval()
+    inputs = batch(model.config)
+    wanted, generated = model(**inputs).to_tuple(), model.generate(inputs["input_ids"], num_beams=2)
+    model.config.return_dict = False
+    for given in (model(**inputs), model(**inputs, return_dict=True).to_tuple()):
+        assert all(map(torch.equal, given, wanted))
+    assert torch.equal(model.generate(inputs["input_ids"], num_beams=2), generated)
 
 
 def test_a_loss_takes_no_cache_and_the_number_of_items_divides_it(random_model, batch):
