@@ -301,6 +301,13 @@ class VaswaniPreTrainedModel(TranslatorPreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
+    def train(self, mode: bool = True) -> "VaswaniPreTrainedModel":
+        """Set the mode of all modules, or of none: those in int8, which refuse to be trained, are asked first."""
+        for module in self.modules():
+            if isinstance(module, Int8Linear):
+                module.train(mode)
+        return super().train(mode)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):

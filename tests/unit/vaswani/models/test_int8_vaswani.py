@@ -144,8 +144,11 @@ def test_it_cannot_be_quantized_twice_trained_or_saved(random_model, tmp_path):
     assert not model.training  # nor does it drop anything
     with pytest.raises(ValueError, match="in int8 already"):
         model.quantize()
-    with pytest.raises(ValueError, match="cannot be trained"):
-        model.train()
+    modes = [module.training for module in model.modules()]
+    for part in (model, model.model.encoder):
+        with pytest.raises(ValueError, match="cannot be trained"):
+            part.train()
+    assert [module.training for module in model.modules()] == modes  # a refusal leaves it as it was
     with pytest.raises(ValueError, match="cannot be saved"):
         model.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
