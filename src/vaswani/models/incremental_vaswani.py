@@ -415,7 +415,7 @@ def register_modules(*kinds: type[nn.Module]) -> None:
 
 def is_as_written(model: Any, stack: nn.Module) -> bool:
     """Tell whether all that a model and one of its stacks compute is as it was written, and no hook looks at it."""
-    if model.training or not is_untouched(model) or torch_module._has_any_global_hook():
+    if not is_untouched(model) or torch_module._has_any_global_hook():
         return False
     if all(type(model).forward is not forward for forward, *_ in AS_THEY_WERE.values()):
         return False
@@ -440,7 +440,9 @@ def has_known_attention(config: Any) -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Tell whether a module has its class's methods, plain weights that are loaded, and no hooks."""
+    """Tell whether a module has its class's methods, plain weights that are loaded, no hooks, and drops nothing."""
+    if module.training and next(module.children(), None) is not None:  # those without parts have no dropout
+        return False
     if module._compiled_call_impl is not None or not vars(module).keys().isdisjoint(OF_MODULES):
         return False
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())

@@ -93,6 +93,14 @@ def training(model, monkeypatch):
     model.train()
 
 
+def training_of_a_stack(model, monkeypatch):
+    model.model.decoder.train()
+
+
+def training_of_an_attention(model, monkeypatch):
+    model.model.decoder.layers[1].encoder_attn.train()
+
+
 def attention_of_ones_own(model, monkeypatch):
     AttentionInterface.register("ones_own", lambda *given, **named: None)
     model.config._attn_implementation = "ones_own"
@@ -124,8 +132,8 @@ def cache_order_of_ones_own(model, monkeypatch):
         hook, pre_hook, hook_of_all_modules, hook_on_the_projection, hook_on_the_whole, hook_on_both_stacks,
         compiled_layer, forward_of_an_object, forward_of_a_class, forward_of_a_subclass, inputs_of_ones_own,
         inputs_of_another_model, subclass_of_a_parameter, weight_elsewhere, subclass_of_a_module, training,
-        attention_of_ones_own, attention_that_nobody_registered, cache_order_of_ones_own, feed_forward_of_a_class,
-        residual_of_an_object, mask_of_an_object,
+        training_of_a_stack, training_of_an_attention, attention_of_ones_own, attention_that_nobody_registered,
+        cache_order_of_ones_own, feed_forward_of_a_class, residual_of_an_object, mask_of_an_object,
     ],
 )  # fmt: skip
 def test_a_changed_model_is_asked_itself(change, random_model, monkeypatch):
@@ -143,6 +151,8 @@ def test_what_leaves_a_model_as_it_was_keeps_it_fast(random_model):
     assert is_fast(model)
     removed = model.lm_head.register_forward_hook(lambda *given: None)
     removed.remove()
+    assert is_fast(model)
+    model.resize_token_embeddings(30, mean_resizing=False)  # whose new modules are in training mode, without effect
     assert is_fast(model)
     with torch.autocast("cpu", torch.bfloat16):
         assert not is_as_written(model, model.model.decoder)
