@@ -32,7 +32,7 @@ SIGNS_OF_TOKENIZATION = {
 
 
 # Other codes of the languages for which sacreBLEU has tokenizers of their own.
-CODES = {"zho": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}
+CODES = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}
 
 
 # sacremoses takes most of a second to import, which most runs of this project do not need.
@@ -61,8 +61,8 @@ def moses_languages() -> tuple[str, ...]:
 
 
 def code_of(language: str) -> str:
-    """Return the code by which Moses and sacreBLEU know a language: "pt" of "pt_BR", "zh" of "zh-CN" or "zho_Hans"."""
-    code = re.split("[-_]", language)[0]
+    """Return the code by which Moses and sacreBLEU know a language: "pt" of "pt_BR" or "PT", "zh" of "zho_Hans"."""
+    code = re.split("[-_]", language)[0].lower()
     return CODES.get(code, code)
 
 

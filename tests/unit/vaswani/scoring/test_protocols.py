@@ -16,6 +16,7 @@ from vaswani.scoring.protocols import (
     moses_languages,
     multi_bleu,
     normalize_punctuation,
+    paper_signature,
     prepare,
     score,
     split_compounds,
@@ -170,7 +171,7 @@ def test_scores_of_the_perfect_the_empty_and_the_lowercased():
 CHINESE = "我今天喜欢读书和写字。", "我今天喜欢读书和画画。"
 
 
-@pytest.mark.parametrize("language", ["zh", "zh_CN", "zh-Hans", "zho_Hans", "cmn"])
+@pytest.mark.parametrize("language", ["zh", "zh_CN", "zh-Hans", "zho_Hans", "cmn", "chi", "ZH", "Zh_CN"])
 def test_chinese_is_divided_into_characters_as_sacrebleu_does_it(language):
     row = score(CHINESE[:1], CHINESE[1:], language)
     assert 50 < row["sacrebleu"] < 90
@@ -190,6 +191,12 @@ def test_a_language_with_country_or_script_is_known_by_its_code():
     assert is_known("pt_BR")
     assert not is_known("tr_TR")
     assert prepare(["„Das“, d. h. alles."], "de_AT", True) == prepare(["„Das“, d. h. alles."], "de", True)
+
+
+def test_codes_of_languages_may_be_in_capitals():
+    assert is_known("DE")
+    assert prepare(["„Das“, d. h. alles."], "DE", True) == prepare(["„Das“, d. h. alles."], "de", True)
+    assert "|tok:moses-de|" in paper_signature("DE")
 
 
 @pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("jpn_Jpan", "ja"), ("ko", "ko")])
