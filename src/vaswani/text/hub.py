@@ -66,8 +66,10 @@ def as_source_and_target(rows: Dataset, split: str, languages: tuple[str, str]) 
     Raises
     ------
     UserError
-        If a language is no column, or its column holds no text.
+        If the languages are one, or a language is no column, or its column holds no text.
     """
+    if languages[0] == languages[1]:
+        raise UserError(f"source_lang and target_lang are both {languages[0]!r}: they must differ")
     if "translation" in rows.column_names:
         rows = rows.select_columns("translation").flatten()
         rows = rows.rename_columns({name: name.removeprefix("translation.") for name in rows.column_names})

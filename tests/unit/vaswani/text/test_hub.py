@@ -35,6 +35,7 @@ def test_a_split_of_a_configuration_is_read_with_its_languages_in_order(folder):
         (None, "de-en", "test", ("en", "de"), "has no split 'test', only 'validation'"),
         (None, "de-en", "validation", ("en", "fr"), "target_lang='fr' must be one of the columns .*: 'de', 'en'"),
         (None, "de-en", "validation", ("xx", "de"), "source_lang='xx' must be one of the columns"),
+        (None, "de-en", "validation", ("de", "de"), "source_lang and target_lang are both 'de': they must differ"),
         ("no/where", None, "validation", ("en", "de"), "dataset_name='no/where' is neither a local folder nor"),
     ],
 )
