@@ -29,7 +29,7 @@ from vaswani.cli import Parser, exit_status
 from vaswani.cli.shared.flags import at_least_one
 from vaswani.errors import UserError
 from vaswani.files import check_is_new, new_folder
-from vaswani.scoring.protocols import check_language, tokenize
+from vaswani.scoring.protocols import check_language, code_of, tokenize
 from vaswani.workers import CAN_FORK, Pool, usable_cores
 
 
@@ -127,7 +127,7 @@ def tokenize_pairs(rows: Dataset, languages: tuple[str, str], lowercase: bool, s
 def tokenize_as_moses(sentence: str, language: str, lowercase: bool = False) -> str:
     """Return a sentence as `normalize-punctuation.perl` and `tokenizer.perl` leave it, perhaps lowercased first."""
     sentence = sentence.lower() if lowercase else sentence
-    return tokenize(_normalizer(language).normalize(sentence), language)
+    return tokenize(_normalizer(code_of(language)).normalize(sentence), language)
 
 
 @lru_cache

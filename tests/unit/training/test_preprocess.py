@@ -33,6 +33,8 @@ def flags(tmp_path, monkeypatch):
         ("de", "Er sagte: „Nein.“", "Er sagte : &quot; Nein . &quot;"),
         ("de", "„Nein,“ sagt er.", "&quot; Nein &quot; , sagt er ."),
         ("en", "“No,” he says.", "&quot; No , &quot; he says ."),
+        ("en_US", "“No”, he says.", "&quot; No , &quot; he says ."),
+        ("DE", "„Nein,“ sagt er.", "&quot; Nein &quot; , sagt er ."),
         ("de", "z. B. 3,5 Mio. Euro", "z. B. 3,5 Mio. Euro"),
         ("en", "a well-fed dog", "a well-fed dog"),
     ],
