@@ -43,8 +43,8 @@ def main(arguments: list[str]) -> None:
     settings = data_settings(options)
     languages = options.source_lang, options.target_lang
     try:
-        for language in languages:
-            check_language(language)
+        for language, setting in zip(languages, ("source_lang", "target_lang"), strict=True):
+            check_language(language, setting)
     except ValueError as error:
         raise UserError(str(error)) from error
     with new_folder(options.output) as folder:

@@ -71,8 +71,8 @@ def is_known(language: str) -> bool:
     return code_of(language) in moses_languages()
 
 
-def check_language(language: str) -> None:
-    """Refuse a language that Moses' tokenizer does not know.
+def check_language(language: str, setting: str = "target_lang") -> None:
+    """Refuse a language that Moses' tokenizer does not know; `setting` is what the user set.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def check_language(language: str) -> None:
     if not moses_languages():
         raise ValueError("the paper's protocol needs sacremoses: pip install sacremoses")
     if not is_known(language):
-        raise ValueError(f"target_lang={language!r} must be one of {', '.join(moses_languages())}")
+        raise ValueError(f"{setting}={language!r} must be one of {', '.join(moses_languages())}")
 
 
 def normalize_punctuation(text: str) -> str:

@@ -78,6 +78,7 @@ def test_case_is_kept_unless_it_is_said_not_to_be(flags, tmp_path):
     ("change", "sentence"),
     [
         (["--target_lang", "xx"], "target_lang='xx' must be one of"),
+        (["--source_lang", "xx"], "source_lang='xx' must be one of"),
         (["--num_merges", "99999"], "num_merges=99999 must be at most"),
         (["--num_merges", "0"], "argument --num_merges: '0' must be a whole number of at least 1"),
         (
