@@ -1,13 +1,13 @@
 import pytest
 from datasets import Dataset
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from training.data import vocabulary
 from training.data.vocabulary import count_types, load_tokenizer
 from training.settings import ModelSettings
 from vaswani.errors import UserError
-from vaswani.tokenization import train_tokenizer
+from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -36,6 +36,14 @@ def test_unfit_named_tokenizers_are_refused(tmp_path, tokenizer, message):
     if tokenizer is not None:
         PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "named")
     with pytest.raises(UserError, match=message):
+        load_tokenizer(ModelSettings(tokenizer_name=str(tmp_path / "named")), TEXT)
+
+
+def test_a_named_tokenizer_that_does_not_end_sentences_is_refused(tmp_path, tokenizer):
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.Sequence([])
+    wrap_tokenizer(backend).save_pretrained(tmp_path / "named")
+    with pytest.raises(UserError, match=r"tokenizer_name='.*named' must put '</s>' at the end of a sentence"):
         load_tokenizer(ModelSettings(tokenizer_name=str(tmp_path / "named")), TEXT)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from packed_operations import stand_in
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 
 from training.checkpoints.files import list_checkpoints
 from training.checkpoints.fingerprint import run_fingerprint
@@ -602,6 +602,7 @@ def test_a_refused_resume_sets_no_later_checkpoint_aside(make_loop):
 
 def test_bpe_dropout_of_a_tokenizer_that_has_none_is_refused(make_loop, corpus, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "one": 1, "<pad>": 2}, unk_token="<pad>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     wrap_tokenizer(tokenizer).save_pretrained(tmp_path / "words")
     with pytest.raises(UserError, match=r"^bpe_dropout=0\.1 needs a tokenizer that divides"):
         make_loop(bpe_dropout=0.1, vocab_size=3, tokenizer_name=str(tmp_path / "words"))
