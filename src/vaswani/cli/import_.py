@@ -124,7 +124,7 @@ def load_tokenizer(name: str) -> tuple[PreTrainedTokenizerBase | None, str]:
 
 
 def fit(ours: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Note the tokenizer's languages in the model's config, where it has some.
+    """Note the tokenizer's languages in the model's config, where it has some, and the model's end in the tokenizer.
 
     Raises
     ------
@@ -136,6 +136,8 @@ def fit(ours: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         raise UserError(f"model={name!r} {problem}")
     for field in ("source_lang", "target_lang"):
         setattr(ours.config, field, getattr(ours.config, field) or getattr(tokenizer, field, None))
+    if tokenizer.eos_token is None:  # FSMT's calls it a separator
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(ours.config.eos_token_id)
 
 
 def say(sentence: str) -> None:

@@ -15,6 +15,7 @@ from transformers import (
     FSMTForConditionalGeneration,
 )
 
+from training.data.vocabulary import load_named_tokenizer
 from vaswani import VaswaniForConditionalGeneration, cli
 
 
@@ -74,6 +75,8 @@ def test_a_model_of_fsmt_becomes_ours_with_its_tokenizer(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "greedy: 100 of 100 translations equal (chrF 100.0)" in said
     assert "warning" not in said
+    tokenizer = load_named_tokenizer("ours", "model_name_or_path")  # as training does
+    assert tokenizer("the man .").input_ids[-1] == tokenizer.eos_token_id == 2
     Path("text").write_text("the man .\n")
     flags = ["--input", "text", "--output", "translated", "--max_new_tokens", "5", "--quiet"]
     assert cli.main(["translate", "--model", "ours", *flags]) == 0
