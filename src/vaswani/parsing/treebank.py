@@ -86,8 +86,8 @@ def _refusal(path: str | Path, line: int, what: str) -> UserError:
 def prepare(tree: Tree) -> Tree | None:
     """Leave out what a parser is not to predict, as is done before EVALB.
 
-    Function tags ("NP-SBJ=1" becomes "NP"), traces (-NONE-) with all constituents that hold nothing else, and a
-    bracket around the whole tree without a label of its own.
+    Function tags ("NP-SBJ=1" becomes "NP"), traces (-NONE-) with all constituents that hold nothing else, a bracket
+    around the whole tree without a label of its own, and brackets without any label within it.
 
     Returns
     -------
@@ -102,7 +102,8 @@ def prepare(tree: Tree) -> Tree | None:
         elif kind == "leaf" and node.label != TRACE:
             stack[-1].children.append(Tree(node.label, [node.children[0]]))
         elif kind == "close" and (closed := stack.pop()).children:
-            stack[-1].children.append(closed)
+            is_kept = closed.label or len(stack) == 1
+            stack[-1].children.extend([closed] if is_kept else closed.children)
     if not root.children:
         return None
     [top] = root.children

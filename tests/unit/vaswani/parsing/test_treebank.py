@@ -48,6 +48,10 @@ def test_an_outer_bracket_of_several_constituents_stays_as_top(read):
     assert read("( (NN a))\n") == ["(NN a)"]
 
 
+def test_an_inner_bracket_without_a_label_is_left_out_and_not_what_it_holds(read):
+    assert read("( (S ( (NP (DT a)) (-ADV (RB b))) (VP (VB c))))\n") == ["(S (NP (DT a)) (RB b) (VP (VB c)))"]
+
+
 def test_files_may_be_compressed(tmp_path):
     path = tmp_path / "trees.mrg.gz"
     path.write_bytes(gzip.compress(b"(S (NN a))\n"))
