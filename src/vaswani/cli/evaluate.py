@@ -140,7 +140,7 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
     ending = Path(name_within(options.reference or "")).suffix.removeprefix(".")
     guess = ending if is_language_code(ending) else DEFAULT_LANGUAGE
     options.source_lang = options.source_lang or getattr(config, "source_lang", None) or ""
-    guess = TREES if is_treebank(options) else guess
+    guess = TREES if is_treebank(options) or ending == "mrg" else guess
     given, own = options.target_lang, getattr(config, "target_lang", None)
     options.target_lang = options.scored_as = given or own or guess
     if options.target_lang == TREES:

@@ -437,6 +437,11 @@ def test_trees_of_a_file_are_scored_as_evalb_scores_them(treebank, capsys):
     said = capsys.readouterr().out
     for text in ("gold.mrg, test: 4 trees", "labelled F1                    96.30", "F1 of 1-10 words"):
         assert text in said
+    Path("gold.mrg.gz").write_bytes(gzip.compress(Path("gold.mrg").read_bytes()))
+    for reference in ("gold.mrg", "gold.mrg.gz"):  # whose ending says what they hold
+        evaluate(["--hypothesis", "other.mrg", "--reference", reference, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert (found["target_lang"], found["bracketing_f1"]) == ("tree", row["bracketing_f1"])
 
 
 def test_samples_of_trees_are_cut_and_counted_as_trees(treebank, capsys):
