@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 import datasets.config
 from datasets import Dataset, DatasetDict
-from datasets.exceptions import DatasetsError
 
 from vaswani.errors import UserError, first_line
 
@@ -33,7 +32,7 @@ def load_dataset(name: str, config: str | None) -> DatasetDict:
         raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
     try:
         return datasets.load_dataset(name, config)
-    except (OSError, DatasetsError) as error:
+    except Exception as error:  # it raises as many kinds of files that are empty or damaged
         reason = error.__cause__ or error
         if isinstance(reason, OSError):
             raise UserError(f"the data cannot be prepared in {datasets.config.HF_DATASETS_CACHE}: {reason}") from error

@@ -70,6 +70,24 @@ def test_a_dataset_that_is_damaged_or_cannot_be_kept_is_one_sentence(tmp_path, m
         load_dataset(str(tmp_path), None)
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("test.jsonl", 'Instruction "test" corresponds to no data!'),
+        ("train.jsonl", "StopIteration"),
+        ("train.parquet", "Parquet file size is 0 bytes"),
+    ],
+)
+def test_an_empty_file_of_a_dataset_is_one_sentence(name, reason, tmp_path):
+    (tmp_path / "validation.jsonl").write_text('{"en": "one", "de": "eins"}\n')
+    if name.endswith(".parquet"):
+        (tmp_path / "validation.jsonl").unlink()
+    (tmp_path / name).touch()
+    with pytest.raises(UserError) as refused:
+        load_dataset(str(tmp_path), None)
+    assert str(refused.value).startswith(f"dataset_name='{tmp_path}' cannot be read: {reason}")
+
+
 @pytest.mark.parametrize("kind", ["large_string", "null"])
 def test_text_may_be_large_or_missing(kind):
     rows = Dataset.from_dict({"en": ["one"], "de": [None]}).cast_column("de", Value(kind))
