@@ -102,8 +102,8 @@ def load_named_tokenizer(name: str, field: str) -> PreTrainedTokenizerBase:
         raise UserError(f"{field}={name!r} has no tokenizer that can be loaded: {first_line(error)}") from error
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         raise UserError(f"{field}={name!r} must have an end-of-sentence and a padding token")
-    if tokenizer("a").input_ids[-1:] != [tokenizer.eos_token_id]:  # a model would never learn to end
-        raise UserError(f"{field}={name!r} must put {tokenizer.eos_token!r} at the end of a sentence, and does not")
+    if tokenizer.eos_token_id not in tokenizer("a").input_ids:  # a model would never learn to end
+        raise UserError(f"{field}={name!r} must put {tokenizer.eos_token!r} behind a sentence, and does not")
     for note in ("is_local", "local_files_only"):  # true of this machine only, but would be published
         tokenizer.init_kwargs.pop(note, None)
     return tokenizer

@@ -43,8 +43,18 @@ def test_a_named_tokenizer_that_does_not_end_sentences_is_refused(tmp_path, toke
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = processors.Sequence([])
     wrap_tokenizer(backend).save_pretrained(tmp_path / "named")
-    with pytest.raises(UserError, match=r"tokenizer_name='.*named' must put '</s>' at the end of a sentence"):
+    with pytest.raises(UserError, match=r"tokenizer_name='.*named' must put '</s>' behind a sentence, and does not"):
         load_tokenizer(ModelSettings(tokenizer_name=str(tmp_path / "named")), TEXT)
+
+
+def test_one_that_puts_a_language_behind_the_end_is_taken(tmp_path, tokenizer):
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s> <pad>",
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in ("</s>", "<pad>")],
+    )
+    wrap_tokenizer(backend).save_pretrained(tmp_path / "named")
+    assert load_tokenizer(ModelSettings(tokenizer_name=str(tmp_path / "named"), vocab_size=len(tokenizer)), TEXT)
 
 
 def test_a_named_tokenizer_is_used(tmp_path, tokenizer):
