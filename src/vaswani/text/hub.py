@@ -1,6 +1,7 @@
 """Parallel text of a dataset: from the Hub, or from a local folder in its layout."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import datasets.config
 from datasets import Dataset, DatasetDict
@@ -36,7 +37,9 @@ def load_dataset(name: str, config: str | None) -> DatasetDict:
         reason = error.__cause__ or error
         if isinstance(reason, OSError):
             raise UserError(f"the data cannot be prepared in {datasets.config.HF_DATASETS_CACHE}: {reason}") from error
-        raise UserError(f"dataset_name={name!r} cannot be read: {first_line(reason)}") from error
+        empty = [str(file) for file in sorted(Path(name).rglob("*")) if file.is_file() and not file.stat().st_size]
+        also = f"; empty: {', '.join(empty)}" if empty else ""  # the library names no file
+        raise UserError(f"dataset_name={name!r} cannot be read: {first_line(reason)}{also}") from error
 
 
 def load_split(name: str, config: str | None, split: str, languages: tuple[str, str]) -> Dataset:

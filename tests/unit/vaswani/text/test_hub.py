@@ -86,6 +86,7 @@ def test_an_empty_file_of_a_dataset_is_one_sentence(name, reason, tmp_path):
     with pytest.raises(UserError) as refused:
         load_dataset(str(tmp_path), None)
     assert str(refused.value).startswith(f"dataset_name='{tmp_path}' cannot be read: {reason}")
+    assert str(refused.value).endswith(f"; empty: {tmp_path / name}")
 
 
 @pytest.mark.parametrize("kind", ["large_string", "null"])
