@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from vaswani.errors import UserError
+from vaswani.files import write_text
 from vaswani.models.configuration_vaswani import TranslatorConfig
 
 
@@ -82,6 +83,5 @@ def write_scaled_config(config: TranslatorConfig, scale: float, folder: Path) ->
     path, text = folder / "config.json", json.dumps(fields, indent=2) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise UserError(f"{folder} holds the row at another scale than {scale:g}: choose another output_dir")
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    (folder / "generation_config.json").write_text(decoding, encoding="utf-8")
+    write_text(path, text)
+    write_text(folder / "generation_config.json", decoding)

@@ -1,6 +1,7 @@
 """Smaller models in the proportions of large ones."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,21 @@ def test_a_row_at_another_scale_is_not_written_over(tmp_path):
     with pytest.raises(UserError, match=r"holds the row at another scale than 0\.5: choose another output_dir"):
         write_scaled_config(base.config, 0.5, tmp_path)
     assert (tmp_path / "config.json").read_text() == written
+
+
+def test_a_config_whose_writing_was_cut_short_is_written_anew(tmp_path, monkeypatch):
+    base, whole = ROWS["base"], Path.write_text
+
+    def write_half(path, text, **options):
+        whole(path, text[: len(text) // 2], **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            write_scaled_config(base.config, 0.25, tmp_path)
+    write_scaled_config(base.config, 0.25, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["d_model"] == 128
 
 
 def test_at_scale_1_nothing_changes():
