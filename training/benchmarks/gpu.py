@@ -101,7 +101,8 @@ def results(folder: Path, name: str) -> Any:
     """Return the measurements of a part: a benchmark's JSON, or the rows of a run's metrics; None if it left none."""
     metrics = folder / name / "metrics.jsonl"
     if metrics.exists():
-        return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last is cut off if the part was ended
     report = folder / f"{name}.json"
     return json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
 

@@ -108,9 +108,9 @@ def has_ended(process):
     return False
 
 
-def test_a_run_is_reported_by_its_metrics(tmp_path):
+def test_a_run_is_reported_by_its_metrics_without_a_line_that_was_cut_off(tmp_path):
     (tmp_path / "wmt14").mkdir()
-    (tmp_path / "wmt14" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    (tmp_path / "wmt14" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
     assert gpu.results(tmp_path, "wmt14") == [{"step": 1}, {"step": 2}]
 
 
