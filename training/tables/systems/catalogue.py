@@ -34,9 +34,14 @@ class System:
         """Return the arguments of run.py that train it."""
         return [str(ROOT / "training" / "recipes" / f"{self.config_name}.toml")]
 
+    @property
+    def average_checkpoints(self) -> int:
+        """How many its recipe averages."""
+        return parse_settings(self.arguments()).run.average_checkpoints
+
     def settings(self, *flags: str) -> TrainingSettings:
-        """Read its recipe, over which flags win."""
-        return parse_settings([*self.arguments(), *flags])
+        """Read its recipe, over which flags win, without averaging: it is not known yet what there will be."""
+        return parse_settings([*self.arguments(), "--average_checkpoints=1", *flags])
 
 
 SYSTEMS = {

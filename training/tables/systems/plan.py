@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from training.data.vocabulary import count_types
-from training.recipe import names_of
+from training.recipe import names_of, values_of
 from training.tables.cost import count_parameters, flops_per_target_token
 from training.tables.flags import flags_of_a_length
 from training.tables.metrics import logged_evaluations, logged_updates
@@ -203,8 +203,9 @@ class Plan:
         if self.options.scale != 1:
             ours.append(f"--config_name={self.config_folder(system)}")
         ours += flags_of_a_length(steps, recipe, names_of(self.flags))
-        saved = math.ceil(steps / max(1, steps // 20))
-        ours += [f"--average_checkpoints={min(recipe.run.average_checkpoints, saved)}", *flags]
+        save_steps = int(values_of([*self.flags, *ours])["save_steps"])
+        saved = math.ceil(steps / save_steps) if save_steps else 1
+        ours += [f"--average_checkpoints={min(system.average_checkpoints, saved)}", *flags]
         arguments = [*system.arguments(), *self.flags, *ours]
         return Run(f"{system.name}-{name}", arguments, system.settings(*self.flags, *ours), cost=entry.flops(steps))
 

@@ -128,6 +128,17 @@ def test_one_rate_needs_no_search(make_plan):
     assert [run.settings.run.average_checkpoints for run in plan.plan_runs()] == [3] * 4  # of as many updates
 
 
+@pytest.mark.parametrize(("save_steps", "averaged"), [(0, 1), (50_000, 1), (40, 3), (25, 4)])
+def test_as_many_checkpoints_are_averaged_as_save_steps_makes(make_plan, save_steps, averaged):
+    given = {"flops": None, "target_tokens": 100_000, "learning_rate_factors": [1.0]}
+    plan = make_plan(f"--save_steps={save_steps}", systems="recurrent", **given)
+    plan.choose()
+    [run, _] = plan.plan_runs()
+    assert (run.settings.optimization.max_steps, run.settings.run.save_steps) == (100, save_steps)
+    assert run.settings.run.average_checkpoints == averaged
+    assert parse_settings(run.arguments) == run.settings
+
+
 def test_final_runs_have_recipe_budget_rate_seed_and_the_flags_of_the_command(make_plan, tmp_path):
     plan = make_plan("--warmup_steps=77", learning_rate_factors=[0.7])
     plan.plan_search()
