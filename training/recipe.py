@@ -30,6 +30,7 @@ OWNERS = [part.default_factory for part in dataclasses.fields(TrainingSettings)]
 SETTINGS = [setting for owner in OWNERS for setting in dataclasses.fields(owner)]
 NAMES = [setting.name for setting in SETTINGS]
 NEED_NOT_BE_GIVEN = {setting.name for setting in SETTINGS if setting.default is None}
+MAY_BE_LISTS = {setting.name for setting in SETTINGS if setting.type == list[str] | None}
 
 # A key of the first kind takes the place of those beside it in a recipe that it is laid over.
 TAKES_THE_PLACE_OF = {
@@ -175,9 +176,11 @@ def load_recipe(path: Path, *extended_by: Path) -> dict[str, Any]:
         raise UserError(f"the recipe {path} cannot be read: {reason}") from error
     recipe.pop("run", None)
     origin = recipe.pop("extends", None)
-    for name in recipe:
+    for name, value in recipe.items():
         if name not in NAMES:
             raise UserError(f"{path}: " + describe_unknown("key", name))
+        if isinstance(value, dict) or (isinstance(value, list) and name not in MAY_BE_LISTS):
+            raise UserError(f"{path}: {name}={value} must be one value, neither a list nor a table")
     if origin is None:
         return recipe
     if not isinstance(origin, str):

@@ -256,6 +256,10 @@ def test_bad_flags_are_one_clear_sentence(flags, message):
         ("warmup_step = 1\n", "the nearest known one is 'warmup_steps'"),
         ("max_steps = 1.5\n", "max_steps.*invalid int value: '1.5'"),
         ("max_steps = \n", "cannot be read: Invalid value"),
+        ("seed = [1, 2]\n", r"recipe.toml: seed=\[1, 2\] must be one value, neither a list nor a table$"),
+        ("tokenized = []\n", r"recipe.toml: tokenized=\[\] must be one value"),
+        ("output_dir = ['a', '--seed', '3']\n", r"recipe.toml: output_dir=\['a', '--seed', '3'\] must be one value"),
+        ("output_dir.name = 'a'\n", r"recipe.toml: output_dir=\{'name': 'a'\} must be one value"),
     ],
 )
 def test_bad_recipes_are_one_clear_sentence(tmp_path, text, message):
