@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from keyword import iskeyword
@@ -58,11 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_status(work: Callable[[], int | None]) -> int:
     """Do the work of a command and return its exit status, or 1 for an error, or 128 + the signal that ended it.
 
-    Error and signal are told in a sentence. Work that ends in its own way at a signal returns its own status.
+    Error and signal are told in a sentence. Work that ends in its own way at a signal returns its own status. Nothing
+    is said where whoever reads has had enough, as `head` has.
     """
     try:
         with Interruption():
-            return work() or 0
+            status = work() or 0
+            print(end="", flush=True)
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
+        return 1
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

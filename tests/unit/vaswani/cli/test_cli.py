@@ -74,3 +74,17 @@ def test_a_signal_ends_any_command_with_a_sentence_and_its_status(number, monkey
 def test_work_has_a_status_of_its_own_or_none(capsys):
     assert [cli.exit_status(lambda status=status: status) for status in (None, 0, 3)] == [0, 0, 3]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["what Python keeps back", "what it writes at once"])
+def test_nothing_is_said_where_whoever_reads_has_had_enough(lines):
+    program = (
+        f"import sys; from vaswani.cli import exit_status; sys.exit(exit_status(lambda: print({lines} * 'x\\n')))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "")
