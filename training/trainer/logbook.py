@@ -6,7 +6,8 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from training.data.preparation import Prepared, lengths
 from training.machine import PACKAGES, describe_commit, describe_hardware, installed_version
 from training.recipe import write_recipe
 from training.settings import RunSettings, TrainingSettings
+from vaswani.errors import UserError
 from vaswani.files import write_text
 from vaswani.models.trees_vaswani import TREES
 from vaswani.record import is_recorded, read_row
@@ -42,6 +44,18 @@ def describe_run(accelerator: Accelerator) -> dict[str, Any]:
         "precision": accelerator.mixed_precision,
         "hardware": describe_hardware(accelerator.device),
     }
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None, None, None]:
+    """Refuse to go on where a record of the run cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} could not be written: {error.strerror or error}; make room, then resume: the run goes on from "
+            "its last checkpoint"
+        ) from error
 
 
 class Logbook:
@@ -86,7 +100,9 @@ class Logbook:
 
     def keep_recipe(self) -> None:
         """Write the settings, and what else the run depends on, to `recipe.toml`."""
-        write_recipe(self.settings, describe_run(self.accelerator) | self.origin, self.path.with_name("recipe.toml"))
+        path = self.path.with_name("recipe.toml")
+        with writing(path):
+            write_recipe(self.settings, describe_run(self.accelerator) | self.origin, path)
 
     def rewind(self, step: int, evaluated: Sequence[int]) -> None:
         """Forget all that was logged and translated after a checkpoint, which is resumed: it will be done again.
@@ -115,7 +131,8 @@ class Logbook:
                 is_evaluated = False
             if row["step"] <= step:
                 kept.append(line + "\n")
-        write_text(self.path, "".join(kept))
+        with writing(self.path):
+            write_text(self.path, "".join(kept))
         for path in (self.path.parent / OUTPUTS).glob("*.*.txt"):
             name = path.name.split(".")[1]
             if name == FINAL or (name.startswith("step-") and name > output_name(step)):
@@ -128,7 +145,7 @@ class Logbook:
         """Append one row to the metrics and, for training rows, show it at the progress bar."""
         if not self.accelerator.is_main_process:
             return
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         split = row.get("split", "train")
         values = {f"{split}/{name}": value for name, value in row.items() if isinstance(value, int | float)}
@@ -165,7 +182,9 @@ class Logbook:
         """Write to `lengths.json` how many training sentences have 0, 1, 2, ... tokens, by side."""
         if self.accelerator.is_main_process:
             counts = {side: np.bincount(of_side).tolist() for side, of_side in lengths.items()}
-            (self.path.parent / "lengths.json").write_text(json.dumps(counts), encoding="utf-8")
+            path = self.path.with_name("lengths.json")
+            with writing(path):
+                write_text(path, json.dumps(counts))
 
     def keep(
         self, split: str, name: str, sources: Sequence[str], references: Sequence[str], outputs: Sequence[str]
@@ -184,7 +203,9 @@ class Logbook:
             return
         for kind, lines in (("source", sources), ("reference", references), (name, outputs)):
             text = "".join(" ".join(line.split("\n")) + "\n" for line in lines)
-            write_text(self.path.parent / OUTPUTS / f"{split}.{kind}.txt", text)  # a report may read it at any time
+            path = self.path.parent / OUTPUTS / f"{split}.{kind}.txt"
+            with writing(path):
+                write_text(path, text)  # a report may read it at any time
 
     def close(self) -> None:
         """End the progress bar and the trackers."""

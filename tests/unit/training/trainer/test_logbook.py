@@ -22,6 +22,7 @@ from training.trainer.logbook import (
     as_time,
     describe_training,
 )
+from vaswani.errors import UserError
 
 
 ROW = {"step": 1, "loss": 2.5, "nll": 2.25, "learning_rate": 1e-3, "target_tokens_per_second": 1234.5}
@@ -120,11 +121,27 @@ def test_a_full_disk_leaves_metrics_and_recipe_as_they_are(make, tmp_path, monke
         logbook.log(ROW | {"step": step})
     resumed, before = make(seed=6, resume_from_checkpoint="latest"), rows(logbook)
     monkeypatch.setattr(Path, "write_text", write_half)
-    for write in (lambda: resumed.rewind(4, []), resumed.keep_recipe):
-        with pytest.raises(OSError, match="full"):
+    for name, write in (
+        ("metrics.jsonl", lambda: resumed.rewind(4, [])),
+        ("recipe.toml", resumed.keep_recipe),
+        ("lengths.json", lambda: resumed.keep_lengths(source=[1])),
+        ("outputs/test.source.txt", lambda: resumed.keep("test", "final", ["one"], ["eins"], ["1"])),
+    ):
+        with pytest.raises(UserError, match=f"^{tmp_path / name} could not be written: the disk is full; make room"):
             write()
     assert rows(logbook) == before
     assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 5
+
+
+def test_a_disk_that_fills_up_while_metrics_grow_is_a_sentence(make):
+    logbook = make()
+    logbook.path.unlink()
+    logbook.path.symlink_to("/dev/full")
+    with pytest.raises(
+        UserError,
+        match=r"metrics\.jsonl could not be written: No space left on device; make room, then resume: .* checkpoint$",
+    ):
+        logbook.log(ROW)
 
 
 def write_half(path, text, **options):
