@@ -94,8 +94,8 @@ class Logbook:
                 for name in REPLACED:
                     shutil.rmtree(directory / name, ignore_errors=True)
                 (directory / "report.html").unlink(missing_ok=True)
+                self.keep_recipe()  # first: by it a sweep knows a run that can be resumed
                 self.path.write_text("", encoding="utf-8")
-                self.keep_recipe()
             (directory / "checkpoints").mkdir(exist_ok=True)
 
     def keep_recipe(self) -> None:

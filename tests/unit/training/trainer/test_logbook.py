@@ -22,6 +22,7 @@ from training.trainer.logbook import (
     as_time,
     describe_training,
 )
+from training.trainer.run_directory import check_output_dir
 from vaswani.errors import UserError
 
 
@@ -131,6 +132,16 @@ def test_a_full_disk_leaves_metrics_and_recipe_as_they_are(make, tmp_path, monke
             write()
     assert rows(logbook) == before
     assert tomllib.loads((tmp_path / "recipe.toml").read_text())["seed"] == 5
+
+
+def test_a_run_that_was_ended_before_its_recipe_was_written_may_begin_again(make, tmp_path, monkeypatch):
+    def end(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("training.trainer.logbook.describe_run", end)
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    check_output_dir(make_settings(dataset_name="x", source_lang="en", target_lang="de", output_dir=str(tmp_path)))
 
 
 def test_a_disk_that_fills_up_while_metrics_grow_is_a_sentence(make):
