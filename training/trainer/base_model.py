@@ -52,7 +52,7 @@ def load_base_model(settings: TrainingSettings) -> tuple[TranslatorForConditiona
         )
     try:
         config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
         raise not_found(name, error, "model_name_or_path") from error
     check_is_ours("model_name_or_path", name, config)
     _check_contradictions(config, settings.model)

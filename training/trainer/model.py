@@ -41,9 +41,9 @@ def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
     folder = ROOT / "hub_configs" / name if name in known else Path(name)
     try:
         config = AutoConfig.from_pretrained(str(folder))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # depending on what is wrong, the libraries raise half a dozen kinds
         if (folder / "config.json").exists():
-            raise UserError(f"config_name={name!r}: {error}") from error
+            raise UserError(f"config_name={name!r}: {' '.join(str(error).split())}") from error
         raise UserError(
             f"config_name={name!r} must be a folder of hub_configs/ (the nearest is {nearest(name, known)!r}), "
             "or a folder or Hub id with a config.json of this model"

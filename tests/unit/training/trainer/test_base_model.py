@@ -182,6 +182,7 @@ def without_fc1(weights):
     [
         (shutil.rmtree, "must be a model folder or a Hub id that can be reached"),
         (lambda base: (base / "config.json").write_text(MarianConfig().to_json_string()), "is a 'marian' model"),
+        (lambda base: change_config(base, dropout="x"), "must be a model folder .*: Validation error .* 'dropout'"),
         (
             lambda base: (base / WEIGHTS).unlink(),
             "cannot be loaded: .*no file named model.safetensors",
@@ -208,7 +209,18 @@ def without_fc1(weights):
             "two matrices where tie_word_embeddings=True wants one",
         ),
     ],
-    ids=["absent", "marian", "no weights", "torn", "missing", "unexpected", "mismatched", "search", "not tied"],
+    ids=[
+        "absent",
+        "marian",
+        "wrong type",
+        "no weights",
+        "torn",
+        "missing",
+        "unexpected",
+        "mismatched",
+        "search",
+        "not tied",
+    ],
 )
 def test_what_is_no_whole_model_of_ours_is_one_clear_sentence(base, spoil, message, capfd):
     spoil(base)

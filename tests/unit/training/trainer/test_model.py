@@ -32,6 +32,12 @@ def test_a_name_is_a_folder_of_hub_configs_and_then_any_folder(tiny_config, tmp_
         ('{"model_type": "vaswani", "d_model": 7}', "config_name='bas-en-de': .*d_model"),
         ('{"model_type": "recurrent", "encoder_layers": 2}', "'encoder_layers' is no field of a 'recurrent' model"),
         ('{"model_type": "vaswani", "num_layer": 2}', "'num_layer' is no field of a 'vaswani' model .the nearest is"),
+        (
+            '{"model_type": "vaswani", "d_model": "big"}',
+            "config_name='bas-en-de': .* 'd_model' expected int, got str .*$",
+        ),
+        ('{"model_type": "vaswani", "activation_function": "gelu"}', "expected one of ..relu', 'swish'., got gelu$"),
+        ("null", "config_name='bas-en-de': "),
         ('{"model_type": "convolutional", "encoder_kernel_sizes": [2]}', "encoder_kernel_sizes"),
     ],
 )
