@@ -17,6 +17,7 @@ from training.recipe import nearest
 from training.settings import DEFAULT_CONFIG, ROOT, DataSettings, OptimizationSettings
 from vaswani import MODEL_TYPES
 from vaswani.errors import UserError, first_line
+from vaswani.loading import check_generation_config
 from vaswani.models.configuration_vaswani import TranslatorConfig
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 from vaswani.models.generation_vaswani import max_positions
@@ -35,7 +36,8 @@ def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
     Raises
     ------
     UserError
-        If there is none, it is no model of ours, or it has a field that such a model does not have.
+        If there is none, it is no model of ours, it has a field that such a model does not have, or the
+        `generation_config.json` beside it cannot be used.
     """
     known = sorted(path.parent.name for path in ROOT.glob("hub_configs/*/config.json"))
     folder = ROOT / "hub_configs" / name if name in known else Path(name)
@@ -50,6 +52,7 @@ def load_config(name: str = DEFAULT_CONFIG) -> TranslatorConfig:
         ) from error
     check_is_ours("config_name", name, config)
     check_fields(name, folder, config)
+    check_generation_config(str(folder), "config_name")
     return config
 
 

@@ -51,6 +51,14 @@ def test_what_is_no_config_of_ours_is_refused(config, sentence, tmp_path, monkey
         load_config("bas-en-de")
 
 
+@pytest.mark.parametrize("decoding", ["{", '{"num_beams": 0}', '{"length_penalty_alpha": "x"}'])
+def test_a_config_whose_decoding_cannot_be_used_is_refused_before_the_training(decoding, tiny_config, tmp_path):
+    tiny_config().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(decoding)
+    with pytest.raises(UserError, match=r"^config_name='.*' has a generation_config.json that cannot be used: "):
+        load_config(str(tmp_path))
+
+
 def test_the_model_fits_its_tokenizer_knows_its_direction_and_decodes_as_its_config_says(tokenizer, tmp_path):
     model = build_model(load_config("demo"), tokenizer, ("nl", "fr"), "eager")
     config = model.config
