@@ -113,13 +113,6 @@ class DataSettings:
         default=None,
     )
 
-    def __post_init__(self) -> None:
-        for name in ("train_file", "validation_file", "test_file"):
-            files = getattr(self, name)
-            if files is not None:
-                files = [files] if isinstance(files, str) else files
-                setattr(self, name, [part for entry in files for part in entry.split(",") if part])
-
     def validate(self) -> None:
         """Refuse what is not allowed, as far as it shows before any data is read."""
         check_rules(self)
@@ -133,7 +126,7 @@ class DataSettings:
         if self.train_file is not None and self.validation_file is None:
             raise UserError("validation_file is missing: train_file needs one beside it")
         if self.dataset_config_name is not None and not has_configurations(self.dataset_name):
-            files = ",".join(self.train_file or [])
+            files = " ".join(self.train_file or [])
             given = f"train_file={files!r}" if files else f"dataset_name={self.dataset_name!r}"
             raise UserError(
                 f"dataset_config_name={self.dataset_config_name!r} must be left out: {given} has no configurations"
@@ -141,7 +134,7 @@ class DataSettings:
         for name in ("validation_file", "test_file"):
             if self.dataset_name is not None and getattr(self, name) is not None:
                 raise UserError(
-                    f"{name}={','.join(getattr(self, name))!r} needs train_file: dataset_name={self.dataset_name!r} "
+                    f"{name}={' '.join(getattr(self, name))!r} needs train_file: dataset_name={self.dataset_name!r} "
                     "has splits of its own"
                 )
         for name in ("treebank_parts", "treebank_made"):

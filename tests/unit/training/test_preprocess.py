@@ -83,7 +83,7 @@ def test_case_is_kept_unless_it_is_said_not_to_be(flags, tmp_path):
         (["--num_merges", "0"], "argument --num_merges: '0' must be a whole number of at least 1"),
         (
             ["--dataset_config_name", "en-de"],
-            "dataset_config_name='en-de' must be left out: train_file='raw.en,raw.de'",
+            "dataset_config_name='en-de' must be left out: train_file='raw.en raw.de'",
         ),
         (["--dataset_name", "grammar"], "exactly one of dataset_name and train_file must be given"),
         (["--output", "raw.en"], "output='raw.en' exists"),

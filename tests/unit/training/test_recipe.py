@@ -193,11 +193,12 @@ def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
         assert parse_settings([str(tmp_path / "recipe.toml")]) == settings
 
 
-def test_files_may_be_given_as_one_list_or_with_a_comma():
-    for form in (["a.en", "a.de"], ["a.en,a.de"]):
-        files = ["--train_file", *form, "--validation_file", "b.tsv"]
-        settings = parse_settings([*files, "--source_lang", "en", "--target_lang", "de"])
-        assert pick(settings, "train_file", "validation_file") == (["a.en", "a.de"], ["b.tsv"])
+def test_names_of_files_may_have_commas_in_flags_and_recipes(tmp_path):
+    files, recipe = ["may, 2026.en", "b.de"], tmp_path / "recipe.toml"
+    recipe.write_text('train_file = ["may, 2026.en", "b.de"]\nvalidation_file = "c,d.tsv"\n')
+    for given in ([str(recipe)], ["--train_file", *files, "--validation_file", "c,d.tsv"]):
+        settings = parse_settings([*given, "--source_lang", "en", "--target_lang", "de"])
+        assert pick(settings, "train_file", "validation_file") == (files, ["c,d.tsv"])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_files_may_be_given_as_one_list_or_with_a_comma():
         (["--seed", "4294967296"], "seed=4294967296 must be at least 0 and below 2\\^32"),
         (
             ["--test_file", "a.en", "a.de"],
-            "test_file='a.en,a.de' needs train_file: dataset_name='somewhere' has splits",
+            "test_file='a.en a.de' needs train_file: dataset_name='somewhere' has splits",
         ),
         (["--validation_file", "a.tsv"], "validation_file='a.tsv' needs train_file"),
         (["--treebank_made", "5"], "treebank_made=5 needs a treebank: dataset_name=treebank:DIR"),
