@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import datasets.config
 from datasets import Dataset, DatasetDict
+from datasets.packaged_modules.csv.csv import CsvConfig
 
 from vaswani.errors import UserError, first_line
 
@@ -32,7 +34,10 @@ def load_dataset(name: str, config: str | None) -> DatasetDict:
     if config is not None and config not in configs:
         raise UserError(f"dataset_config_name={config!r} must be one of {', '.join(map(repr, configs))} of {name!r}")
     try:
-        return datasets.load_dataset(name, config)
+        builder = datasets.load_dataset_builder(name, config)
+        # Of CSV, pandas would take words such as "None" and "n/a" for missing sentences.
+        words: dict[str, Any] = {"keep_default_na": False} if isinstance(builder.config, CsvConfig) else {}
+        return datasets.load_dataset(name, config, **words)
     except Exception as error:  # it raises as many kinds of files that are empty or damaged
         reason = error.__cause__ or error
         if isinstance(reason, OSError):

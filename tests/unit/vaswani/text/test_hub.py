@@ -51,6 +51,15 @@ def test_a_dataset_of_one_configuration_needs_no_name(tmp_path):
     assert load_dataset(str(tmp_path), None)["train"].num_rows == 1
 
 
+@pytest.mark.parametrize(("ending", "sep"), [("csv", ","), ("tsv", "\t")])
+def test_words_that_pandas_takes_for_missing_ones_are_text(ending, sep, tmp_path):
+    lines = [["en", "de"], ["None", "n/a"], ["null", "nan"], ["NA", ""], ["two", "zwei"]]
+    (tmp_path / f"train.{ending}").write_text("".join(sep.join(line) + "\n" for line in lines))
+    rows = load_split(str(tmp_path), None, "train", ("en", "de"))
+    assert rows["source"][:] == ["None", "null", "NA", "two"]
+    assert [sentence or "" for sentence in rows["target"]] == ["n/a", "nan", "", "zwei"]
+
+
 def test_a_dataset_that_is_damaged_or_cannot_be_kept_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "train.jsonl").write_text('{"en": "one", "de": "eins"}\n{"en": "two", \n')
     with pytest.raises(UserError, match=f"^dataset_name='{tmp_path}' cannot be read: JSON parse error: "):
@@ -62,7 +71,7 @@ def test_a_dataset_that_is_damaged_or_cannot_be_kept_is_one_sentence(tmp_path, m
         load_dataset(str(tmp_path), None)
     assert "\n" not in str(error.value)
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
