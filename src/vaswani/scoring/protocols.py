@@ -31,8 +31,9 @@ SIGNS_OF_TOKENIZATION = {
 }
 
 
-# Other codes of the languages for which sacreBLEU has tokenizers of their own.
+# Other codes, and names, of the languages for which sacreBLEU has tokenizers of their own.
 CODES = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}
+CODES |= {"chinese": "zh", "mandarin": "zh", "japanese": "ja", "korean": "ko"}
 
 
 # sacremoses takes most of a second to import, which most runs of this project do not need.
@@ -61,7 +62,7 @@ def moses_languages() -> tuple[str, ...]:
 
 
 def code_of(language: str) -> str:
-    """Return the code by which Moses and sacreBLEU know a language: "pt" of "pt_BR" or "PT", "zh" of "zho_Hans"."""
+    """Return the code by which Moses and sacreBLEU know a language: "pt" of "pt_BR" or "PT", "zh" of "Chinese"."""
     code = re.split("[-_]", language)[0].lower()
     return CODES.get(code, code)
 

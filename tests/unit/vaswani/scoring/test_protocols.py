@@ -171,7 +171,10 @@ def test_scores_of_the_perfect_the_empty_and_the_lowercased():
 CHINESE = "我今天喜欢读书和写字。", "我今天喜欢读书和画画。"
 
 
-@pytest.mark.parametrize("language", ["zh", "zh_CN", "zh-Hans", "zho_Hans", "cmn", "chi", "ZH", "Zh_CN"])
+NAMES_OF_CHINESE = ["zh", "zh_CN", "zh-Hans", "zho_Hans", "cmn", "chi", "ZH", "Zh_CN", "chinese", "Mandarin"]
+
+
+@pytest.mark.parametrize("language", NAMES_OF_CHINESE)
 def test_chinese_is_divided_into_characters_as_sacrebleu_does_it(language):
     row = score(CHINESE[:1], CHINESE[1:], language)
     assert 50 < row["sacrebleu"] < 90
@@ -199,7 +202,9 @@ def test_codes_of_languages_may_be_in_capitals():
     assert "|tok:moses-de|" in paper_signature("DE")
 
 
-@pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("jpn_Jpan", "ja"), ("ko", "ko")])
+@pytest.mark.parametrize(
+    ("language", "extra"), [("ja", "ja"), ("jpn_Jpan", "ja"), ("Japanese", "ja"), ("ko", "ko"), ("korean", "ko")]
+)
 def test_what_needs_mecab_says_so(language, extra, monkeypatch):
     module = importlib.import_module(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab")
     monkeypatch.setattr(module, "MeCab", None)
