@@ -92,7 +92,8 @@ def write_card(
     languages = [data.source_lang, data.target_lang]
     run = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["run"]
     name = settings.model_name
-    training_text, is_parser = _training_text(data), data.target_lang == TREES
+    is_parser = data.target_lang == TREES
+    texts = [_text(data, evaluation.split) for evaluation in results]
     dataset = data.dataset_name if _is_hub_name(data.dataset_name) else None
     card_data = ModelCardData(
         language=languages[:1] if is_parser else languages,
@@ -106,8 +107,8 @@ def write_card(
         model_name=name,
         eval_results=[
             result
-            for evaluation in results
-            for result in eval_results(evaluation, languages, training_text, dataset, data.dataset_config_name)
+            for evaluation, text in zip(results, texts, strict=True)
+            for result in eval_results(evaluation, languages, text.replace("`", ""), dataset, data.dataset_config_name)
         ],
     )
     card = ModelCard.from_template(
@@ -120,7 +121,8 @@ def write_card(
         is_parser=is_parser,
         is_byte_level=tokenizer.is_fast and "ByteLevel" in repr(tokenizer.backend_tokenizer.pre_tokenizer),
         decoding=model.generation_config,
-        training_text=training_text,
+        training_text=_text(data, "train"),
+        measured_on=" and ".join(dict.fromkeys(texts)),
         example=json.dumps("This is a sentence."),
         result=results[-1],
         table=[table_row(evaluation, evaluation.split) for evaluation in results],
@@ -134,11 +136,12 @@ def write_card(
     write_text(folder / CARD, str(card))
 
 
-def _training_text(data: DataSettings) -> str:
+def _text(data: DataSettings, split: str) -> str:
+    """Name the text of a split for the card, without the paths of a machine."""
     if data.dataset_name == GRAMMAR:
         return "the generated English-German grammar corpus"
     if data.dataset_name is None:
-        return f"`{', '.join(Path(path).name for path in data.train_file or [])}`"
+        return f"`{', '.join(Path(path).name for path in getattr(data, f'{split}_file') or [])}`"
     config = f" ({data.dataset_config_name})" if data.dataset_config_name else ""
     name = data.dataset_name if _is_hub_name(data.dataset_name) else Path(data.dataset_name).name
     return f"`{name}`{config}"

@@ -203,6 +203,16 @@ def test_the_training_text_is_named_without_the_paths_of_a_machine(published, gi
     assert FOLDER not in everything
 
 
+def test_results_on_files_name_these_and_not_the_training_text(published, evaluation):
+    files = {"train_file": ["/home/me/a.en", "/home/me/a.de"], "validation_file": ["/home/me/dev.tsv"]}
+    files |= {"test_file": ["/home/me/t.en", "/home/me/t.de"]}
+    results = [dataclasses.replace(evaluation, split=split) for split in ("validation", "test")]
+    _, front, text = published(results=results, dataset_name=None, dataset_config_name=None, **files)
+    named = {(result["dataset"]["split"], result["dataset"]["name"]) for result in front["model-index"][0]["results"]}
+    assert named == {("validation", "dev.tsv"), ("test", "t.en, t.de")}
+    assert "Measured on `dev.tsv` and `t.en, t.de` at the end of the run" in " ".join(text.split())
+
+
 def test_the_text_has_the_runs_settings_counts_and_results(published, evaluation):
     given = {"max_steps": 77, "max_tokens_per_batch": 2222, "adam_beta1": 0.81, "adam_beta2": 0.92, "warmup_steps": 33}
     _, _, text = published(**given, adam_epsilon=1e-7, label_smoothing=0.15, learning_rate_factor=0.7, max_grad_norm=4)
