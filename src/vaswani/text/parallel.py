@@ -60,15 +60,15 @@ def read_files(paths: list[str], languages: tuple[str, str]) -> Dataset:
 
 
 def read_aligned(source: str, target: str) -> Dataset:
-    """Read two aligned text files, whatever their names, into columns `source` and `target`.
+    """Read two aligned text files, with a sentence per line, into columns `source` and `target`.
 
     Raises
     ------
     UserError
-        If a file is missing, damaged or not UTF-8 (with the line), or they differ in length.
+        If a file is missing, damaged or not UTF-8 (with the line), has columns by its name, or they differ in length.
     """
     for path in (source, target):
-        check_is_file(path)
+        _check_has_sentences(path)
     return build(_read_aligned, [source, target], ("source", "target"))
 
 
@@ -91,6 +91,14 @@ def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) ->
             f"{languages[0]!r} and the second {languages[1]!r}"
         )
     return paths
+
+
+def _check_has_sentences(path: str) -> None:
+    """Refuse a file that is not there, or whose name says that it holds more than a sentence a line."""
+    check_is_file(path)
+    form = Path(name_within(path)).suffix
+    if form in {*READERS, ".parquet"}:
+        raise UserError(f"the file {path} must be a text with a sentence a line, but is {form}")
 
 
 def _read_parquet(path: str) -> Dataset:
@@ -141,8 +149,9 @@ def read_lines(path: str) -> list[str]:
     Raises
     ------
     UserError
-        If it is missing, damaged or not UTF-8 (with the line).
+        If it is missing, damaged or not UTF-8 (with the line), or holds columns by its name.
     """
+    _check_has_sentences(path)
     return list(lines_of(path))
 
 

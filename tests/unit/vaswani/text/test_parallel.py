@@ -260,3 +260,13 @@ def test_a_full_disk_is_named_by_the_cache_that_is_on_it(tmp_path, monkeypatch):
             read_aligned(*files)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+@pytest.mark.parametrize("name", ["test.tsv", "test.csv.gz", "test.jsonl", "test.parquet"])
+def test_columns_are_not_taken_for_sentences(name, tmp_path):
+    file, other = tmp_path / name, tmp_path / "test.de"
+    for path in (file, other):
+        path.write_text("a\tb\n")
+    for read in (lambda: read_lines(str(file)), lambda: read_aligned(str(other), str(file))):
+        with pytest.raises(UserError, match=f"{name} must be a text with a sentence a line, but is .{name[5]}"):
+            read()
