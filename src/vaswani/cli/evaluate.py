@@ -44,6 +44,7 @@ from vaswani.scoring.significance import compare
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.text.decompression import name_within
 from vaswani.text.headers import is_language_code
+from vaswani.text.parallel import check_sides
 from vaswani.workers import choose_workers, describe_workers
 
 from .evaluate_flags import (
@@ -135,7 +136,7 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
     Raises
     ------
     UserError
-        If a target language for files is no code, or the model or its source is missing.
+        If a target language for files is no code, the model or its source is missing, or files are of the wrong sides.
     """
     ending = Path(name_within(options.reference or "")).suffix.removeprefix(".")
     guess = ending if is_language_code(ending) else DEFAULT_LANGUAGE
@@ -143,6 +144,8 @@ def choose_languages(options: argparse.Namespace, config: Any) -> None:
     guess = TREES if is_treebank(options) or ending == "mrg" else guess
     given, own = options.target_lang, getattr(config, "target_lang", None)
     options.target_lang = options.scored_as = given or own or guess
+    if config is not None and options.source is not None:
+        check_sides([options.source, options.reference], (getattr(config, "source_lang", None), own))
     if options.target_lang == TREES:
         check_is_plain(options)
         if config is not None and own != TREES:

@@ -28,7 +28,7 @@ from vaswani.shortlists.alignment import CANDIDATES, align
 from vaswani.shortlists.sampling import sample
 from vaswani.shortlists.shortlist import Shortlist
 from vaswani.text.hub import load_split
-from vaswani.text.parallel import read_aligned
+from vaswani.text.parallel import check_sides, read_aligned
 
 from .shared.flags import at_least_one
 
@@ -108,9 +108,10 @@ def check(options: argparse.Namespace) -> None:
 
 def read_text(options: argparse.Namespace, config: Any) -> Any:
     """Return the text as a table with columns `source` and `target`."""
-    if options.dataset_name is None:
-        return read_aligned(options.source, options.target)
     source, target = (getattr(options, name) or getattr(config, name, None) for name in ("source_lang", "target_lang"))
+    if options.dataset_name is None:
+        check_sides([options.source, options.target], (source, target))
+        return read_aligned(options.source, options.target)
     if not source or not target:
         raise UserError("source_lang and target_lang must be given: the model does not know its languages")
     split = options.split or "train"

@@ -85,12 +85,19 @@ def _in_order(paths: list[str], names: list[str], languages: tuple[str, str]) ->
             f"the names of {' and '.join(paths)} end in language codes, {list_names(endings)}, but must end in "
             f"{list_names(languages)} or in none"
         )
-    if lowered[0] == target or lowered[1] == source:
+    check_sides(paths, languages)
+    return paths
+
+
+def check_sides(paths: list[str], languages: tuple[str | None, str | None]) -> None:
+    """Refuse sources or translations whose name ends in the language of the other side, where both are known."""
+    endings = [Path(name_within(path)).suffix.removeprefix(".") for path in paths]
+    source, target = [(language or "").lower() for language in languages]
+    if source and target and source != target and (endings[0].lower() == target or endings[1].lower() == source):
         raise UserError(
             f"the names of {' and '.join(paths)} end in {list_names(endings)}, but the first must hold "
             f"{languages[0]!r} and the second {languages[1]!r}"
         )
-    return paths
 
 
 def _check_has_sentences(path: str) -> None:

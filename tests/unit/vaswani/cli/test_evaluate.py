@@ -176,7 +176,7 @@ def test_empty_translations_of_a_model_are_warned_of_in_a_sentence(
     monkeypatch.setattr(
         "vaswani.evaluation.translate_all", lambda model, tokenizer, sources, **how: ["", *sources[1:]]
     )
-    evaluate(["--model", "model", "--source", "test.de", "--reference", "test.de", "--no_record"])
+    evaluate(["--model", "model", "--source", "test.en", "--reference", "test.de", "--no_record"])
     assert capsys.readouterr().err.count("warning: 1 of 40 hypotheses are empty: ") == 1
     assert not [warning for warning in recwarn if "empty" in str(warning.message)]
 
@@ -328,6 +328,14 @@ def test_a_baseline_beside_a_hypothesis_has_the_tokenizer_that_is_named(publishe
         evaluate(flags)
     evaluate([*flags, "--tokenizer", "elsewhere"])
     assert "Against the baseline" in capsys.readouterr().out
+
+
+def test_files_of_the_wrong_sides_are_refused(model, published):
+    model.config.source_lang, model.config.target_lang = "en", "de"
+    model.save_pretrained("model")
+    for files in (["test.de", "test.en"], ["test.de", "test.de"], ["test.en", "test.en"]):
+        with pytest.raises(UserError, match="must hold 'en' and the second 'de'"):
+            evaluate([*published[:2], "--source", files[0], "--reference", files[1]])
 
 
 def test_a_text_of_empty_lines_is_refused_in_a_sentence(published, tmp_path):

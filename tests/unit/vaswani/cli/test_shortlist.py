@@ -109,6 +109,7 @@ def test_a_dataset_gives_the_same_as_files(split, tokenizer):
         ),
         ([*FILES[:-1], "elsewhere"], "the file elsewhere does not exist"),
         ([*FILES[:-1], "short"], "train.x has 5 lines but short has 1"),
+        ([*FILES[:2], "--source", "t.de", "--target", "t.en"], "first must hold 'en' and the second 'de'"),
         (["--model", "parser", *FILES[2:]], "model='parser' is a parser: a shortlist is for translations"),
     ],
 )

@@ -12,7 +12,7 @@ from datasets import Dataset, config, load_dataset
 
 from vaswani.errors import UserError
 from vaswani.text.decompression import zstd
-from vaswani.text.parallel import read_aligned, read_files, read_lines
+from vaswani.text.parallel import check_sides, read_aligned, read_files, read_lines
 
 
 LANGUAGES = "en", "de"
@@ -270,3 +270,15 @@ def test_columns_are_not_taken_for_sentences(name, tmp_path):
     for read in (lambda: read_lines(str(file)), lambda: read_aligned(str(other), str(file))):
         with pytest.raises(UserError, match=f"{name} must be a text with a sentence a line, but is .{name[5]}"):
             read()
+
+
+@pytest.mark.parametrize("languages", [("de", "de"), (None, "de"), ("de", None), ("", "en"), ("english", "german")])
+def test_sides_are_judged_by_languages_that_are_known_and_two(languages):
+    check_sides(["test.en", "test.de"], languages)
+    check_sides(["test", "test"], languages)
+
+
+def test_a_file_of_the_other_side_is_refused():
+    for paths in (["a.de", "b.en"], ["a.DE.gz", "b"], ["a", "b.en"]):
+        with pytest.raises(UserError, match="the first must hold 'en' and the second 'de'"):
+            check_sides(paths, ("en", "de"))
