@@ -65,8 +65,8 @@ class Translator:
         Tells which tokens the translations of a batch may be made of, from the ids of its sentences:
         `Shortlist.allowed`.
     **generate_kwargs
-        As for ``generate()``. Where no length is given, an output may have the source's length + 50 tokens, as in the
-        paper (section 6.1).
+        As for ``generate()``. Where no length is given, neither here nor in the model's settings, an output may have
+        the source's length + 50 tokens, as in the paper (section 6.1).
 
     Raises
     ------

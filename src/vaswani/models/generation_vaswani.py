@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .allowed_tokens_vaswani import AllowedTokens
-from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config
+from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config, wishes
 from .fusion_vaswani import AS_WRITTEN, Fused
 from .scorer_vaswani import EndAtLimit, ForcedEndAtLimit, Scorer
 from .search_vaswani import DecoderState, PapersRules, SearchState, TransformersRules, beam_search, greedy_search
@@ -266,10 +266,10 @@ def length_arguments(model: Any, source_length: int, call: Mapping[str, Any]) ->
     dict of str to int
         `max_new_tokens`, or nothing.
     """
-    config = call.get("generation_config")
-    check_config(config)
-    given = {**({} if config is None else config.to_diff_dict()), **call}
-    is_limited = any(given.get(name) is not None for name in ("max_length", "max_new_tokens"))
+    given, own = call.get("generation_config"), getattr(model, "generation_config", None)
+    check_config(given)
+    levels = [call, *(wishes(config) for config in (given, own) if config is not None)]
+    is_limited = any(level.get(name) is not None for level in levels for name in ("max_length", "max_new_tokens"))
     if is_limited or hasattr(model, "decoder_state"):
         return {}
     return {"max_new_tokens": output_limit(model.config, source_length, PAPERS_DECODING["extra_target_tokens"])}

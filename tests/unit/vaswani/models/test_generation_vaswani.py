@@ -349,6 +349,14 @@ def test_translations_by_other_models_are_limited_unless_the_call_says_how(confi
     assert length_arguments(other, 7, call) == expected
 
 
+@pytest.mark.parametrize("limit", [{"max_length": 9}, {"max_new_tokens": 9}], ids=str)
+def test_translations_by_other_models_keep_the_limit_of_the_models_own_settings(limit):
+    other = SimpleNamespace(config=SimpleNamespace(), generation_config=GenerationConfig(**limit))
+    assert length_arguments(other, 7, {}) == {}
+    other.generation_config = GenerationConfig(**THEIR_DEFAULTS)  # as transformers' trainer fills it in
+    assert length_arguments(other, 7, {}) == {"max_new_tokens": 57}
+
+
 def test_our_models_limit_translations_themselves(model):
     assert length_arguments(model, 7, {}) == {}
 
