@@ -173,6 +173,15 @@ class TranslationPipeline(Pipeline):
         encoded = self.tokenizer(sentence, truncation=truncation, max_length=most, return_tensors="pt")
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
+    def forward(self, model_inputs: dict[str, Any], **forward_params: Any) -> dict[str, Any]:
+        """Translate a batch without dropout, also by a model in the middle of its training, and leave it as it was."""
+        is_training = self.model.training
+        self.model.eval()
+        try:
+            return super().forward(model_inputs, **forward_params)
+        finally:
+            self.model.train(is_training)
+
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape
         generate_kwargs |= length_arguments(self.model, source_length, generate_kwargs)

@@ -65,6 +65,17 @@ def test_a_pipeline_returns_text_whatever_generate_does(random_model):
         pipe("one two", generation_config={"num_beams": 2})
 
 
+def test_a_model_in_training_translates_without_dropout_and_stays_in_training(random_model):
+    tokenizer = train_tokenizer(["one two three four five six"] * 3, 265)
+    model = random_model(vocab_size=265, dropout=0.5)
+    pipe = TranslationPipeline(model=model, tokenizer=tokenizer, max_new_tokens=9)
+    expected = pipe("one two")
+    assert not model.training
+    model.train()
+    assert [pipe("one two") for _ in range(3)] == [expected] * 3
+    assert model.training
+
+
 @pytest.mark.parametrize("given", [{}, {"clean_up_tokenization_spaces": True}], ids=str)
 def test_spaces_are_cleaned_up_where_that_is_asked_for(given, random_model, monkeypatch):
     tokenizer, seen = train_tokenizer(["one two three four five six"] * 3, 265), []
