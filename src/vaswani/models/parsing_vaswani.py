@@ -38,6 +38,10 @@ DIVISIONS = [
     )
 ]
 WORD_AND_TAG = "word", "part of speech"
+# Arguments of `TranslationPipeline` that say nothing about a tree.
+OF_TRANSLATION = (
+    "src_lang", "tgt_lang", "truncation", "return_tensors", "return_text", "clean_up_tokenization_spaces",
+)  # fmt: skip
 
 
 class Sentence(NamedTuple):
@@ -98,13 +102,13 @@ class ParsingPipeline(TranslationPipeline):
     constrained : bool, default=True
         Here or at a call: let the search write nothing but trees over the words (`LegalTrees`).
     **kwargs
-        As for `TranslationPipeline`.
+        As for every transformers pipeline, and every option of ``generate()``.
 
     Raises
     ------
     ValueError
         If a sentence is empty or nothing of these, a word or a part of speech holds a bracket, the model is no parser,
-        or the constrained search does not know a part of speech.
+        the constrained search does not know a part of speech, or an argument is for translation alone.
 
     Examples
     --------
@@ -117,6 +121,9 @@ class ParsingPipeline(TranslationPipeline):
     def _sanitize_parameters(
         self, constrained: bool | None = None, **generate_kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        for name in OF_TRANSLATION:
+            if (value := generate_kwargs.get(name)) is not None:
+                raise ValueError(f"{name}={value!r} must be left out: it is for the task 'translation'")
         check_no_dict(generate_kwargs)
         return {}, generate_kwargs | ({} if constrained is None else {"constrained": constrained}), {}
 

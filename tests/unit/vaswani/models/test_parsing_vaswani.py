@@ -130,6 +130,13 @@ def test_the_pipeline_returns_trees_whatever_generate_does(parser, monkeypatch):
         parser("the dog", return_dict_in_generate=True)
 
 
+@pytest.mark.parametrize("given", [{"src_lang": "en"}, {"truncation": True}, {"return_text": False}], ids=str)
+def test_what_only_a_translation_has_is_refused_by_name(given, parser):
+    [(name, value)] = given.items()
+    with pytest.raises(ValueError, match=f"^{name}={value!r} must be left out: it is for the task 'translation'$"):
+        parser("the dog", **given)
+
+
 def test_bad_sentences_are_refused_by_the_pipeline_too(parser):
     with pytest.raises(ValueError, match="the part of speech 'XY' of 'dog' must be one that the model knows"):
         parser([("dog", "XY")])
