@@ -135,6 +135,7 @@ def verify_marian(model: Any, tokenizer: Any, folder: Path, text: Text) -> Agree
     """Compare what transformers alone makes of the folder."""
     theirs = AutoModelForSeq2SeqLM.from_pretrained(folder)
     theirs.generation_config.max_length = None  # a warning would tell at each batch that it counts for nothing here
+    model.generation_config.do_sample = theirs.generation_config.do_sample = False  # samples tell nothing
     stock = {"num_beams": BEAMS, "length_penalty": theirs.generation_config.length_penalty}
     searches = {
         f"its beam {BEAMS}": (stock, stock),

@@ -18,6 +18,7 @@ from transformers.utils import ModelOutput
 
 from vaswani.errors import UserError, first_line, require
 from vaswani.models.configuration_vaswani import VaswaniConfig
+from vaswani.models.decoding_vaswani import DecodingSettings
 from vaswani.models.fusion_vaswani import AS_WRITTEN, Fused
 from vaswani.models.generation_vaswani import rows_of
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
@@ -131,11 +132,17 @@ def save_for_onnx(
     Raises
     ------
     UserError
-        If a library is missing, or the graphs cannot be this model.
+        If a library is missing, or the graphs cannot be this model, or its settings ask for another search than ours.
     """
     for name in ("onnx", "onnxruntime", "onnxscript"):
         require(name, "the format onnx", "export")
     check_has_graphs(ours.config)
+    foreign = DecodingSettings.read({}, None, ours.generation_config).foreign
+    if foreign is not None:
+        raise UserError(
+            f"{foreign}={getattr(ours.generation_config, foreign)!r} must be left out of generation_config.json here: "
+            "ONNX Runtime knows beam search and greedy search alone"
+        )
     encoder, decoder = EncoderGraph(ours).eval(), DecoderGraph(ours).eval()
     # Each example is a tensor of its own: the exporter would take two inputs that are the same for one.
     ids, mask = (torch.ones(SENTENCES, SOURCE_LENGTH, dtype=torch.long) for _ in range(2))
@@ -277,7 +284,8 @@ class OnnxModel(VaswaniForConditionalGeneration):
         alone = kwargs | {"return_dict_in_generate": False, "output_scores": False}
         ids, mask = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("attention_mask")
         if ids is None or mask is None or not self.has_own_search(generation_config, **alone):
-            raise ValueError("ONNX Runtime knows beam search and greedy search here: all else takes engine 'torch'")
+            asked = self._settings(alone, generation_config)[0].foreign or "all else"
+            raise ValueError(f"ONNX Runtime knows beam search and greedy search here: {asked} takes engine 'torch'")
         sequences = super().generate(inputs, generation_config, **alone)
         labels = sequences[:, 1:]
         found = self.log_probabilities(ids, mask, labels).masked_fill(labels == self.config.pad_token_id, 0)

@@ -123,6 +123,18 @@ def test_what_is_not_the_same_is_not_written(kind, capsys, monkeypatch):
     assert "greedy: 3 of 100" in capsys.readouterr().err
 
 
+def test_a_model_that_samples_goes_to_marian_alone(model, capsys):
+    pytest.importorskip("onnxruntime"), pytest.importorskip("ctranslate2")
+    model.generation_config.do_sample = True
+    model.save_pretrained("model")
+    for form in ENGINES:
+        assert export("--format", form) == 1
+        assert "do_sample=True must be left out of generation_config.json here: " in capsys.readouterr().err
+    assert export("--format", "marian", "--source", "text") == 0
+    assert "greedy: 10 of 10 translations equal" in capsys.readouterr().err
+    assert AutoModelForSeq2SeqLM.from_pretrained("new").generation_config.do_sample
+
+
 def test_a_wrong_conversion_is_noticed(capsys, monkeypatch):
     def swapped(model):
         marian = to_marian(model)
