@@ -69,8 +69,9 @@ class DecodingSettings:
     `length_penalty`, `early_stopping`     transformers' rules                  the same, except for 1.0 and False
     `length_penalty_alpha`                 the paper's; None: transformers'     the same, unless the config also asks
                                                                                 for transformers', with a warning
-    `max_length`                           tokens, prefix included              the same, except for 20
-    `max_new_tokens`                       tokens, without prefix               the same
+    `max_length`                           tokens, prefix included, unless a    the same, except for 20
+                                           config has `max_new_tokens`
+    `max_new_tokens`                       tokens, without prefix               the same, before any `max_length`
     `extra_target_tokens`                  more than the source's, or what      the same
                                            `min_new_tokens` asks for; None:
                                            transformers' limit

@@ -271,6 +271,8 @@ def test_lengths_are_limited_by_each_source_unless_a_length_is_given(how, model,
     assert lengths(extra_target_tokens=0, min_new_tokens=9) == [9, 9, 9]
     assert lengths(generation_config=GenerationConfig(max_new_tokens=3)) == [3, 3, 3]
     assert lengths(generation_config=GenerationConfig(max_length=4)) == [3, 3, 3]
+    both = {"generation_config": GenerationConfig(max_new_tokens=9), "max_length": 4}  # transformers prefers the first
+    assert lengths(**both) == [9, 9, 9]
     assert lengths(generation_config=GenerationConfig(max_length=20)) == [55, 52, 55]  # transformers' default
     model.generation_config.max_length = 7
     assert lengths() == [6, 6, 6]
