@@ -175,12 +175,13 @@ class TranslationPipeline(Pipeline):
 
     def forward(self, model_inputs: dict[str, Any], **forward_params: Any) -> dict[str, Any]:
         """Translate a batch without dropout, also by a model in the middle of its training, and leave it as it was."""
-        is_training = self.model.training
+        if not self.model.training:
+            return super().forward(model_inputs, **forward_params)
         self.model.eval()
         try:
             return super().forward(model_inputs, **forward_params)
         finally:
-            self.model.train(is_training)
+            self.model.train()
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape
