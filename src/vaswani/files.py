@@ -28,9 +28,11 @@ def whole_file(path: Path) -> Generator[Path, None, None]:
 
 
 def give_usual_mode(path: Path) -> None:
-    """Let those read a file, or the files of a folder, who may read any new file: safetensors writes for its owner."""
+    """Let those read a file, or a folder and its files, who may read any new one: some are made for their owner."""
     mask = os.umask(0)
     os.umask(mask)
+    if path.is_dir():
+        path.chmod(path.stat().st_mode | (0o777 & ~mask))
     for file in [path] if path.is_file() else path.rglob("*"):
         if file.is_file():
             file.chmod(file.stat().st_mode | (0o666 & ~mask))
@@ -72,7 +74,6 @@ def new_folder(path: Path, name: str = "output") -> Generator[Path, None, None]:
         raise UserError(f"{name}={str(path)!r} cannot be written: {error.strerror}") from error
     try:
         yield unfinished
-        unfinished.chmod(0o755)
         give_usual_mode(unfinished)
         unfinished.rename(path)
     except (OSError, SafetensorError) as error:

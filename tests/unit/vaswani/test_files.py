@@ -19,8 +19,8 @@ def test_it_takes_its_name_at_the_end(tmp_path):
     assert [path.name for path in wanted.parent.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_files_that_only_their_owner_reads_get_the_mode_of_any_new_file(tmp_path, mask, mode):
+@pytest.mark.parametrize(("mask", "mode", "of_folder"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
+def test_what_only_its_owner_reads_gets_the_mode_of_any_new_file_and_folder(tmp_path, mask, mode, of_folder):
     before = os.umask(mask)
     try:
         with new_folder(tmp_path / "new") as folder, whole_file(tmp_path / "file") as file:
@@ -29,6 +29,7 @@ def test_files_that_only_their_owner_reads_get_the_mode_of_any_new_file(tmp_path
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new" / "weights", tmp_path / "file")} == {mode}
+    assert (tmp_path / "new").stat().st_mode & 0o777 == of_folder
 
 
 @contextmanager
