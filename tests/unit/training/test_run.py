@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 
 from training import run
 from training.data.preparation import Prepared
+from training.reports import page
 from training.settings import ROOT
 from vaswani.errors import UserError
 from vaswani.tokenization import wrap_tokenizer
@@ -57,10 +58,10 @@ def test_a_signal_before_the_first_update_is_one_sentence_and_no_traceback(numbe
 def start(monkeypatch, tmp_path):
     """Return a function that goes the way of a run with stand-ins for its parts, the last of which is given."""
 
-    def go(train_and_publish, *flags: str) -> None:
+    def go(train_and_publish, *flags: str, build_model=lambda *given: torch.rand(3)) -> None:
         monkeypatch.setattr(run, "prepare_once", lambda *given: SimpleNamespace(tokenizer=None))
         monkeypatch.setattr(run, "check_first_epoch", lambda *given: None)
-        monkeypatch.setattr(run, "build_model", lambda *given: torch.rand(3))
+        monkeypatch.setattr(run, "build_model", build_model)
         monkeypatch.setattr(run, "train_and_publish", train_and_publish)
         run.main(["--dataset_name=x", "--source_lang=en", "--target_lang=de", f"--output_dir={tmp_path}", *flags])
 
@@ -89,6 +90,19 @@ def test_new_weights_follow_the_seed(start):
 
     assert torch.equal(weights(5), weights(5))
     assert not torch.equal(weights(5), weights(6))
+
+
+def test_a_new_model_has_the_languages_and_the_attention_of_the_settings(start):
+    asked = []
+    start(lambda *given: None, "--attn_implementation=eager", build_model=lambda *given: asked.append(given[2:]))
+    assert asked == [(("en", "de"), "eager")]
+
+
+def test_of_text_that_was_tokenized_no_language_needs_a_package_that_divides_it(start, monkeypatch):
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    begun = []
+    start(lambda *given: begun.append(True), "--target_lang=ja", "--tokenized=true")
+    assert begun == [True]
 
 
 @pytest.mark.parametrize("is_main", [True, False])
@@ -258,6 +272,41 @@ def test_other_processes_wait_until_the_data_is_in_the_cache(is_first, waits, mo
     accelerator.wait_for_everyone = lambda: waited.append(True)
     run.prepare_once(make_settings(), accelerator)
     assert (before, len(waited)) == ([waits], 3)
+
+
+def test_what_came_of_a_run_is_published_and_a_new_space_takes_the_place_of_the_old_one(monkeypatch, tmp_path):
+    told, published = {}, []
+    logbook = SimpleNamespace(say=print, keep_lengths=lambda **lengths: told.update(lengths), close=lambda: None)
+    loop = SimpleNamespace(resume=lambda: None, stop=nullcontext(), train=lambda: None, close=lambda: None)
+    loop.evaluate = lambda split, chosen: SimpleNamespace(split=split, chosen=chosen)
+    for name, part in (
+        ("Logbook", logbook),
+        ("TrainingLoop", loop),
+        ("CheckpointManager", SimpleNamespace(choose_weights=lambda: "the average")),
+        ("describe_training", ""),
+        ("read_runs", []),
+    ):
+        monkeypatch.setattr(run, name, lambda *given, part=part: part)
+    monkeypatch.setattr(run, "run_fingerprint", lambda *given: told.update(base_model=given[-1]))
+    monkeypatch.setattr(run, "publish", lambda *given: published.append(given[3:]) or tmp_path / "model")
+    monkeypatch.setattr(run, "write_space", lambda model, folder: folder.mkdir())
+    monkeypatch.setattr(page, "write_report", lambda runs, path: path.touch())
+    counts = {"train": {"kept": 9}, "validation": {"kept": 2}, "test": {"kept": 1}}
+    encoded = {"train": Dataset.from_dict({"source_length": [3, 4], "target_length": [5, 6]})}
+    prepared = Prepared({split: [{"source": "a"}] for split in counts}, None, encoded, counts)
+    (tmp_path / "space").mkdir()
+    (tmp_path / "space" / "old").touch()
+    settings = make_settings(output_dir=str(tmp_path), space=True, source_lang="en", target_lang="de")
+    origin = {"base_model": "it", "base_model_direction": "en-de", "base_model_sha256": "ab"}
+    run.train_and_publish(SimpleNamespace(config=None), origin, prepared, settings, Accelerator(cpu=True))
+    assert {name: list(value) for name, value in told.items()} == {
+        "source": [3, 4], "target": [5, 6], "base_model": ["a", "b"],
+    }  # fmt: skip
+    [(kept, results, *_)] = published
+    assert kept == counts["train"]
+    assert [(each.split, each.chosen) for each in results] == [("validation", "the average"), ("test", "the average")]
+    assert list((tmp_path / "space").iterdir()) == []
+    assert (tmp_path / "report.html").exists()
 
 
 def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise, takewhile
 from types import SimpleNamespace
 
@@ -32,6 +33,7 @@ from training.trainer.logbook import Logbook
 from training.trainer.loop import TrainingLoop
 from training.trainer.model import build_model, load_config
 from training.trainer.run_directory import make_output_dir
+from training.trainer.stopping import STARTED
 from vaswani.errors import UserError
 from vaswani.interruption import Interrupted
 from vaswani.tokenization import wrap_tokenizer
@@ -383,12 +385,24 @@ def test_a_run_that_stops_early_logs_all_its_updates_once(make_loop, monkeypatch
 def test_a_run_that_is_resumed_from_its_best_weights_does_not_save_them_again(make_loop, monkeypatch):
     stops = {"max_steps": 4, "eval_steps": 2, "early_stopping_patience": 2}
     loop = make_loop(**stops)
-    scores = iter([4.0, 3.0])
-    monkeypatch.setattr(loop, "evaluate", lambda split: SimpleNamespace(nll=next(scores)))
+    scores, evaluate = iter([4.0, 3.0]), loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda split: replace(evaluate(split), nll=next(scores)))
     loop.train()
+    logged = rows(loop)
     again = make_loop(**stops, resume_from_checkpoint="latest")
     again.train()
     assert sorted(path.name for path in again.checkpoints.directory.iterdir()) == ["step-0000004-best"]
+    assert rows(again) == logged  # nor evaluate them again
+
+
+def test_an_evaluation_that_a_checkpoint_does_not_know_is_made_when_it_is_resumed(make_loop):
+    loop = make_loop(max_steps=6, eval_steps=2, save_steps=2)
+    loop.train()
+    which = str(loop.checkpoints.directory / "step-0000004")  # saved before its weights were evaluated
+    again = make_loop(max_steps=6, eval_steps=2, save_steps=2, resume_from_checkpoint=which)
+    again.train()
+    assert [row["step"] for row in rows(again) if "split" in row] == [2, 4]
+    assert [step for step, _ in again.progress.scores] == [2, 4]
 
 
 def test_early_stopping_that_begins_late_counts_from_there(make_loop, monkeypatch):
@@ -481,8 +495,9 @@ def test_dropout_depends_on_seed_step_and_process_only(make_loop, monkeypatch):
 
 def test_the_settings_reach_optimizer_objective_and_rate(make_loop, capsys):
     given = {"adam_beta1": 0.8, "adam_beta2": 0.91, "adam_epsilon": 1e-7, "label_smoothing": 0.3}
-    given |= {"rdrop_alpha": 2.5}
+    given |= {"rdrop_alpha": 2.5, "max_time": 1e6}
     loop = make_loop(**given, warmup_steps=5, learning_rate_factor=0.7, max_steps=7)
+    assert loop.stop.deadline == STARTED + 60e6
     assert "Between the matrix products: kernels in C" in capsys.readouterr().out
     assert loop.objective.kernels_dtype == torch.float32
     defaults = loop.optimizer.optimizer.defaults
@@ -500,6 +515,14 @@ def test_the_settings_reach_optimizer_objective_and_rate(make_loop, capsys):
     d_model = loop.checkpoints.model.config.d_model
     assert rates == [0.7 * learning_rate(step, d_model, 5) for step in range(1, 8)]
     assert [row["learning_rate"] for row in rows(loop)] == rates
+
+
+def test_batches_are_loaded_by_as_many_processes_as_the_settings_say(make_loop, monkeypatch):
+    asked = []
+    monkeypatch.setattr(loop_module, "load_updates", lambda *given: asked.append(given[3]) or iter([None]))
+    for given in ({}, {"dataloader_num_workers": 3}):
+        next(make_loop(overwrite_output_dir=True, **given).updates())
+    assert asked == [0, 3]
 
 
 def test_without_padding_a_run_learns_the_same_from_fewer_batches(make_loop, monkeypatch, capsys):
@@ -635,7 +658,10 @@ def test_without_smoothing_the_loss_is_the_likelihood(make_loop, label_smoothing
 
 def test_evaluations_on_the_way_are_greedy_and_the_last_ones_search_as_the_model_does(make_loop):
     loop = make_loop(eval_steps=4)
+    decoding = loop.checkpoints.model.generation_config
+    decoding.do_sample = True
     loop.train()
+    decoding.do_sample = False
     on_the_way = [row for row in rows(loop) if "split" in row]
     # The one after the last update, 12, is that of the published weights, which the run does behind the loop.
     assert [(row["step"], row["decoding"]) for row in on_the_way] == [(4, "greedy"), (8, "greedy")]

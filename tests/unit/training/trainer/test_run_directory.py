@@ -151,6 +151,7 @@ def test_without_a_checkpoint_only_the_same_run_begins_anew(tmp_path):
     assert refusal(tmp_path, latest, "--seed=3", "--max_steps=9") is None
     said = refusal(tmp_path, latest, "--seed=4")
     assert "holds a run of another recipe (seed is 3 there, 4 here), without a checkpoint: choose another" in said
+    assert "a run of another recipe (max_steps is " in refusal(tmp_path, "--seed=3", "--max_steps=9")
     assert refusal(tmp_path, "--seed=3").endswith(
         "directory, resume it with --resume_from_checkpoint latest, or replace that run with --overwrite_output_dir"
     )
