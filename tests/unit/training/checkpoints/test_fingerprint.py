@@ -1,7 +1,8 @@
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from flat_settings import make_settings
 
 from training.checkpoints.fingerprint import FREE, differences, run_fingerprint
+from training.data.preparation import FEATURES
 from training.recipe import NAMES
 from vaswani.tokenization import train_tokenizer
 
@@ -47,6 +48,25 @@ def test_another_tokenizer_is_a_difference(tiny_config):
     assert differences(one, same) == []
     [difference] = differences(one, other)
     assert difference.startswith("tokenizer's sha256 is ")
+
+
+def test_other_text_of_any_split_is_a_difference(tiny_config):
+    tokenizer = train_tokenizer(["ab ab abc"], 259)
+
+    def of(**ids: int):
+        rows = {
+            split: Dataset.from_dict(
+                {"input_ids": [[number]], "labels": [[1]], "source_length": [1], "target_length": [1]},
+                features=FEATURES,
+            )
+            for split, number in ids.items()
+        }
+        return run_fingerprint(make_settings(), tiny_config(), tokenizer, DatasetDict(rows))
+
+    assert differences(of(train=1, validation=2), of(train=1, validation=2)) == []
+    for changed, split in ((of(train=3, validation=2), "train"), (of(train=1, validation=3), "validation")):
+        [difference] = differences(of(train=1, validation=2), changed)
+        assert difference.startswith(f"data's {split} is '1 pairs, ")
 
 
 def test_everything_that_changes_an_update_is_fixed():
