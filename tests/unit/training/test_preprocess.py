@@ -7,6 +7,8 @@ import pytest
 from tiny_run import ENVIRONMENT, SECONDS
 from transformers import AutoTokenizer
 
+from training import preprocess
+from training.data.word_bpe import learn_codes
 from training.preprocess import PAIRS_OF_A_TASK, main, tokenize_as_moses
 from training.settings import ROOT
 from vaswani.errors import UserError
@@ -60,6 +62,8 @@ def test_the_folder_has_all_that_a_run_takes(flags, tmp_path, capsys):
         "two dogs &amp; a cat sleep -- well-fed ones .",
     ]
     assert (folder / "validation.de").read_text() == (folder / "train.de").read_text()
+    both = [line for side in ("en", "de") for line in (folder / f"train.{side}").read_text().split("\n")]
+    assert (folder / "bpe.codes").read_text() == learn_codes(both, 15)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     command = [sys.executable, "-m", "subword_nmt.apply_bpe", "--codes", str(folder / "bpe.codes")]
     text = (folder / "train.de").read_text()
@@ -72,6 +76,16 @@ def test_the_folder_has_all_that_a_run_takes(flags, tmp_path, capsys):
 def test_case_is_kept_unless_it_is_said_not_to_be(flags, tmp_path):
     main(flags)
     assert (tmp_path / "made/here/train.de").read_text().startswith("Ein &quot; kleiner &quot; Hund")
+
+
+def test_sentences_stay_in_their_order_whoever_tokenizes_them(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(preprocess, "PAIRS_OF_A_TASK", 3)
+    sides = {side: [f"{word} {number}" for number in range(10)] for side, word in (("en", "dog"), ("de", "Hund"))}
+    for side, lines in sides.items():
+        (tmp_path / f"raw.{side}").write_text("".join(f"{line}\n" for line in lines))
+    main([*flags, "--num_merges", "2"])
+    for side, lines in sides.items():
+        assert (tmp_path / f"made/here/train.{side}").read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize(

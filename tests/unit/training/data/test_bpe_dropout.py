@@ -78,6 +78,12 @@ def test_each_occurrence_of_a_word_draws_for_itself():
     assert len(set(ids)) > 4
 
 
+def test_words_draw_apart_from_one_another():
+    encoder = DroppingEncoder(of_bytes(), 0.3, 0)
+    sizes = [[len(encoder._divide(word, number)) for number in range(DIVISIONS)] for word in ("dog", "cat")]
+    assert sizes[0] != sizes[1]
+
+
 def test_merges_are_left_out_as_often_as_it_is_said():
     """Of one possible merge exactly the share `dropout` is left out; of a chain what algorithm 1 says."""
     generator = random.Random(1)

@@ -34,10 +34,10 @@ def test_files_are_read_in_either_direction_and_samples_limited(tmp_path):
     text = load_text(settings(train_file=paths, validation_file=paths, max_train_samples=2), NOWHERE)
     assert list(text) == ["train", "validation"]
     assert text["train"]["source"][:] == ["a b", "e f"]
-    more = load_text(
-        settings(train_file=paths, validation_file=paths, max_train_samples=9, max_eval_samples=9), NOWHERE
-    )
-    assert [len(rows) for rows in more.values()] == [3, 3]
+    files = {f"{split}_file": paths for split in ("train", "validation", "test")}
+    for most, found in ((9, 3), (2, 2)):
+        more = load_text(settings(**files, max_train_samples=9, max_eval_samples=most), NOWHERE)
+        assert [len(rows) for rows in more.values()] == [3, found, found]
     turned = load_text(settings(source_lang="de", target_lang="en", train_file=paths, validation_file=paths), NOWHERE)
     assert text["validation"]["target"][:] == turned["validation"]["source"][:] == ["c d", "g h", "k l"]
 
