@@ -110,7 +110,9 @@ def test_what_was_searched_is_trained_translated_and_written_down(sweep, make_pl
         return Decoding(list(text.references), tokens=10, seconds=2.0)
 
     scored_as, collect = set(), table2.collect
-    monkeypatch.setattr(table2, "collect", lambda *given: scored_as.add(given[3:]) or collect(*given))
+    monkeypatch.setattr(
+        table2, "collect", lambda *given: scored_as.add((given[1].split, *given[3:])) or collect(*given)
+    )
     monkeypatch.setattr(table2, "decode", decode)
     plan = make_plan("--source_lang=en", "--target_lang=de", "--max_eval_samples=20", "--tokenized=true")
     table2.compare_systems(plan)
@@ -124,7 +126,7 @@ def test_what_was_searched_is_trained_translated_and_written_down(sweep, make_pl
         ("transformer", "1", "0.5"),
         ("transformer", "2", "0.5"),
     ]
-    assert scored_as == {("de", True)}
+    assert scored_as == {("test", "de", True)}
     assert {row["sacrebleu"] for row in rows} == {"100.0"}
     assert "4 of 4 runs are finished." in (tmp_path / "table2.md").read_text()
     assert (tmp_path / "configs" / "recurrent" / "config.json").exists()

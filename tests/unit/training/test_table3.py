@@ -67,6 +67,18 @@ def test_the_list_fits_a_terminal_and_names_no_two_columns_alike(capsys):
     assert second[-len(ROWS)].split() == ["base", "0.1", "100,000", "3.81e+08", "9.5e+17", "3.3e+18", "4.92", "25.8"]
 
 
+def test_each_run_costs_what_its_row_does(tmp_path, monkeypatch):
+    def fill(described, rows, runs, options):
+        costs.update((name, [run.cost for run in seeds]) for name, seeds in runs.items())
+        flops.update((row.row, row.training_flops) for row in described)
+        (options.output_dir / "table3.md").touch()
+
+    costs, flops = {}, {}
+    monkeypatch.setattr(table3, "fill_table", fill)
+    table3.main([*GIVEN, "--rows=base,big", "--budget=5000000", "--seeds=1,2", f"--output_dir={tmp_path}"])
+    assert costs == {name: [flops[name]] * 2 for name in ("base", "big")}
+
+
 def test_a_run_gets_the_rows_recipe_its_share_of_the_budget_and_the_flags(tmp_path):
     given = [f"--output_dir={tmp_path}", "--budget=5000000", "--scale=0.25", "--seeds=7,8", *GIVEN]
     options, flags = table3.parse(given)

@@ -90,8 +90,11 @@ def test_finished_parsers_are_scored_beside_the_floors(treebank, parses, tmp_pat
             when_done(run)
 
     monkeypatch.setattr(sweep, "run_all", train)
+    write, seeds = table4.write_treebank, set()
+    monkeypatch.setattr(table4, "write_treebank", lambda *given: seeds.add(given[3]) or write(*given))
     output = tmp_path / "out"
     table4.main(["--treebank", str(treebank), "--output_dir", str(output), "--shares", "0.5,1", "--seed", "7"])
+    assert seeds == {7}
     text = (output / "table4.md").read_text()
     for part in (
         "Scored on 4 trees of test",

@@ -142,18 +142,21 @@ def test_each_job_has_its_share_of_the_cores(monkeypatch):
 @pytest.mark.parametrize(("has_begun", "resumes"), [(False, []), (True, ["--resume_from_checkpoint=latest"])])
 def test_a_run_that_ended_without_a_model_was_asked_to(planned_run, monkeypatch, has_begun, resumes):
     run, commands = planned_run("A-h1"), []
+    run.log.write_text("what it said before\n")
     if has_begun:
         run.directory.mkdir()
         (run.directory / "recipe.toml").touch()
 
     def start(command, **options):
         commands.append(command)
+        assert options["env"] == {"CUDA_VISIBLE_DEVICES": "1"}
         return SimpleNamespace(wait=lambda: 0)
 
     monkeypatch.setattr(sweep.subprocess, "Popen", start)
-    run.go({})
+    run.go({"CUDA_VISIBLE_DEVICES": "1"})
     assert run.error == "it was asked to end"
     assert [command[2:] for command in commands] == [resumes]
+    assert run.log.read_text() == "what it said before\n"
 
 
 def test_each_job_has_a_gpu_of_its_own(monkeypatch):

@@ -57,6 +57,9 @@ def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_pa
     other = DatasetDict(text | {"validation": text["test"]})
     with pytest.raises(UserError, match=r"holds texts of other data \(other validation\): choose another output_dir"):
         write_texts([Row(1.0, "a")], other, settings, tmp_path)
+    other = DatasetDict(text | {"train": text["train"].map(lambda row: {"target": row["source"]})})
+    with pytest.raises(UserError, match=r"\(other train\)"):
+        write_texts([Row(1.0, "a")], other, settings, tmp_path)
     settings.optimization.seed += 1
     with pytest.raises(UserError, match=r"\(other seed\)"):
         write_texts([Row(1.0, "a")], text, settings, tmp_path)

@@ -42,11 +42,12 @@ def test_a_budget_too_small_for_one_update_is_refused(given, sentence, make_plan
 
 
 def test_a_time_is_turned_into_updates_by_the_speed_of_a_short_run(make_plan, finish):
-    plan = make_plan(flops=None, minutes=2.0)
+    plan = make_plan("--logging_steps=7", "--max_eval_samples=99", flops=None, minutes=2.0)
     assert [entry.steps for entry in plan.entries] == [None, None]
     timed = plan.runs_to_time()
     assert [run.settings.optimization.max_steps for run in timed] == [30, 30]
     assert [run.settings.reporting.logging_steps for run in timed] == [10, 10]  # not the rate of the fastest update
+    assert all(parse_settings(run.arguments) == run.settings for run in timed)
     finish(timed[0], 9.0, speed=500.0)
     finish(timed[1], 9.0, speed=1500.0)
     plan.set_steps(timed)

@@ -63,9 +63,11 @@ def test_differences_are_to_the_transformer_of_the_same_seed(collected):
     assert [(one.minus_baseline, one.p_value) for one in (first, second)] == [(None, None)] * 2
 
 
-def test_curves_are_of_the_evaluations_on_the_way(collected):
-    plan, table, _ = collected
-    [point] = table.curves["transformer"]
+def test_curves_are_of_the_evaluations_on_the_way_of_the_first_seed(collected):
+    plan, _, decodings = collected
+    metrics = plan.entries[1].runs[1].directory / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"sacrebleu": 3.0', '"sacrebleu": 7.0'))
+    [point] = collect(plan, TEXT, decodings, "de").curves["transformer"]
     assert (point.flops, point.bleu) == (4000 * plan.entries[1].flops_per_target_token, 3.0)
 
 
