@@ -100,9 +100,12 @@ def test_a_card_without_a_name_gets_that_of_its_folder_and_another_keeps_its_own
     assert ModelCard.load(card).data.model_name == "its own"
 
 
-def test_a_card_of_one_language_names_it_as_one(evaluation, card):
-    card.write_text("---\nlanguage: de\n---\n")
-    add_to_card(evaluation, card)
+@pytest.mark.parametrize(("known", "target_lang"), [("language: de", "fr"), ("license: mit", "de")])
+def test_a_card_of_one_language_names_it_as_one_and_of_none_that_of_the_evaluation(
+    known, target_lang, evaluation, card
+):
+    card.write_text(f"---\n{known}\n---\n")
+    add_to_card(dataclasses.replace(evaluation, target_lang=target_lang), card)
     assert {result.task_name for result in ModelCard.load(card).data.eval_results} == {"Translation de"}
 
 

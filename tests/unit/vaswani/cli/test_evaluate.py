@@ -139,6 +139,11 @@ def test_two_systems_are_compared(files, capsys):
     for result in comparison.values():
         assert result["difference"] > 0
         assert max(result["bootstrap_p_value"], result["randomization_p_value"]) < 0.01
+    Path("loud.de").write_text(Path("good.de").read_text().upper())
+    for given, differ in (([], True), (["--lowercase"], False)):
+        evaluate([*flags, "--baseline_hypothesis", "loud.de", "--json", *given])
+        comparison = json.loads(capsys.readouterr().out)["comparison"]
+        assert [result["difference"] > 0 for result in comparison.values()] == [differ] * 2
     evaluate([*flags, "--baseline_hypothesis", "good.de"])
     said = capsys.readouterr().out
     assert said.count("p = 1.0000 by paired bootstrap, 1.0000 by approximate randomization") == 2
@@ -154,13 +159,16 @@ def test_a_model_is_scored_and_the_row_goes_to_metrics_and_card(model, tokenizer
     row = json.loads(capsys.readouterr().out)
     assert row["decoding"] == "beam 2, alpha 0.6, at most 5 tokens"
     assert row["perplexity"] > 1
+    assert row["checkpoint"] == "model"
     assert len((tmp_path / "out.de").read_text().splitlines()) == 40
     assert [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()] == [row]
     [bleu, chrf, *_] = ModelCard.load(tmp_path / "model" / "README.md").data.eval_results
     assert (bleu.dataset_name, bleu.metric_value, chrf.metric_value) == ("test.de", row["sacrebleu"], row["chrf"])
     assert bleu.metric_args["signature"] == row["sacrebleu_signature"]
-    evaluate([*flags, "--no_record", "--tokenized", "--json"])
-    assert "tok:none" in json.loads(capsys.readouterr().out)["sacrebleu_signature"]
+    evaluate([*flags, "--no_record", "--tokenized", "--lowercase", "--json"])
+    signature = json.loads(capsys.readouterr().out)["sacrebleu_signature"]
+    assert "case:lc" in signature
+    assert "tok:none" in signature
     shutil.copytree(tmp_path / "model", tmp_path / "other")
     evaluate([*flags, "--no_record", "--baseline_model", "other"])
     assert "p = 1.0000" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from small_parser import save_parser
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from vaswani import cli
+from vaswani.errors import UserError
 from vaswani.interop.marian import to_marian
 from vaswani.interop.verification import Agreement
 from vaswani.tokenization import train_tokenizer
@@ -133,6 +134,18 @@ def test_a_model_that_samples_goes_to_marian_alone(model, capsys):
     assert export("--format", "marian", "--source", "text") == 0
     assert "greedy: 10 of 10 translations equal" in capsys.readouterr().err
     assert AutoModelForSeq2SeqLM.from_pretrained("new").generation_config.do_sample
+
+
+def test_what_is_exported_is_loaded_in_float32_with_the_tokenizer_that_is_named(monkeypatch):
+    asked = []
+
+    def load(*given, **how):
+        asked.append((given, how))
+        raise UserError("enough")
+
+    monkeypatch.setattr("vaswani.cli.export.load", load)
+    assert export("--format", "marian", "--tokenizer", "words") == 1
+    assert asked == [(("model", "words"), {"device": "cpu", "dtype": "float32"})]
 
 
 def test_a_wrong_conversion_is_noticed(capsys, monkeypatch):
