@@ -300,6 +300,9 @@ def test_a_shortlist_is_asked_once_a_batch_for_the_ids_of_its_sentences(model, t
         asked.append([list(ids) for ids in sources])
         return torch.tensor([0, 3, 7])
 
+    translate(model, tokenizer, ["one", "two three"], num_beams=2, shortlist=shortlist)
+    assert asked == [tokenizer(["two three", "one"]).input_ids]
+    asked.clear()
     how = {"max_batch_tokens": 1, "num_beams": 2, "shortlist": shortlist}
     translations = translate(model, tokenizer, ["one", "two three", ""], **how)
     assert asked == [[tokenizer("two three").input_ids], [tokenizer("one").input_ids]]

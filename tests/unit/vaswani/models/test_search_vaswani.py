@@ -77,6 +77,7 @@ def test_a_sentence_is_done_when_what_is_asked_for_could_not_be_better(finished,
         (0.0, "never", [-0.3, -0.99], True),
         (0.0, "never", [-0.3, -1.01], False),
         (-1.0, "never", [-0.3, -1.9], True),  # no longer one is better than that of length 2, with -2
+        (-1.0, "never", [-0.3, -2.1], False),
     ],
 )
 def test_a_sentence_is_done_when_transformers_says_so(length_penalty, early_stopping, finished, is_done):
