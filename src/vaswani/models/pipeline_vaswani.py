@@ -177,11 +177,13 @@ class TranslationPipeline(Pipeline):
         """Translate a batch without dropout, also by a model in the middle of its training, and leave it as it was."""
         if not self.model.training:
             return super().forward(model_inputs, **forward_params)
+        in_training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
             return super().forward(model_inputs, **forward_params)
         finally:
-            self.model.train()
+            for module in in_training:
+                module.training = True
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         batch_size, source_length = model_inputs["input_ids"].shape

@@ -72,8 +72,10 @@ def test_a_model_in_training_translates_without_dropout_and_stays_in_training(ra
     expected = pipe("one two")
     assert not model.training
     model.train()
+    model.get_encoder().eval()  # a part that is not trained
+    before = {name: module.training for name, module in model.named_modules()}
     assert [pipe("one two") for _ in range(3)] == [expected] * 3
-    assert model.training
+    assert {name: module.training for name, module in model.named_modules()} == before
 
 
 @pytest.mark.parametrize("given", [{}, {"clean_up_tokenization_spaces": True}], ids=str)
