@@ -51,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``vaswani <command> ...`` and return its exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(overview())
-        return 0
+        return exit_status(lambda: print(overview()))
     return exit_status(lambda: run(*arguments))
 
 
@@ -64,7 +63,11 @@ def exit_status(work: Callable[[], int | None]) -> int:
     """
     try:
         with Interruption():
-            status = work() or 0
+            try:
+                status = work() or 0
+            except SystemExit:  # as --help ends
+                print(end="", flush=True)
+                raise
             print(end="", flush=True)
         return status
     except BrokenPipeError:

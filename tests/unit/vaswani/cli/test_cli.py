@@ -76,15 +76,21 @@ def test_work_has_a_status_of_its_own_or_none(capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("lines", [1, 100_000], ids=["what Python keeps back", "what it writes at once"])
-def test_nothing_is_said_where_whoever_reads_has_had_enough(lines):
-    program = (
-        f"import sys; from vaswani.cli import exit_status; sys.exit(exit_status(lambda: print({lines} * 'x\\n')))"
-    )
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [
+        ("exit_status(lambda: print('x'))", 1),  # Python keeps it back
+        ("exit_status(lambda: print(100_000 * 'x'))", 1),  # and writes this at once
+        ("main(['--help'])", 1),
+        ("main(['translate', '--help'])", 0),  # argparse itself keeps quiet of what does not go into the pipe at once
+    ],
+)
+def test_nothing_is_said_where_whoever_reads_has_had_enough(work, status):
+    program = f"import sys; from vaswani.cli import exit_status, main; sys.exit({work})"
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing) as pipe:
         done = subprocess.run(
             [sys.executable, "-c", program], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (status, "")
