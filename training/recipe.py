@@ -150,7 +150,8 @@ def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
     arguments = []
     for name, value in what_remains(load_recipe(path), values_of(flags)).items():
         if not is_taken_away(name, value):
-            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            # With "=", a value may begin with "-", as a path can.
+            arguments += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
     return arguments
 
 

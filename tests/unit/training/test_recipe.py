@@ -182,6 +182,12 @@ def test_a_recipe_extends_a_path(tmp_path):
         parse_settings([str(tmp_path / "a.toml")])
 
 
+def test_a_value_in_a_recipe_may_begin_with_a_hyphen(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text('output_dir = "-trial"\n')
+    assert parse_settings([str(path), *GIVEN]).run.output_dir == "-trial"
+
+
 def test_a_resolved_recipe_gives_the_same_settings(tmp_path):
     flags = [*GIVEN, "--max_steps", "5", "--adam_epsilon", "1e-9", "--max_time", "1.5", "--output_dir", "runs/𠮷"]
     settings = parse_settings(flags)
