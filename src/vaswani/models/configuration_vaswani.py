@@ -120,7 +120,8 @@ class VaswaniConfig(TranslatorConfig):
     dropout : float, default=0.1
         P_drop, on the sums of embedding and position and on each sub-layer's output (section 5.4), in [0, 1).
     attention_dropout, activation_dropout : float, default=0.0
-        Dropout on attention weights and after the ReLU, in [0, 1). The paper has none; its code has both, set to 0.
+        Dropout on attention weights and after the ReLU, in [0, 1). The paper has none in translation, and that of
+        attention in parsing (section 6.3); its code has both, set to 0 for translation.
     activation_function : {"relu", "swish"}, default="relu"
         Between the two matrices of the feed-forward networks: ReLU, Eq. 2 of section 3.3. OPUS-MT's models have swish,
         x sigmoid(x), and can be imported.

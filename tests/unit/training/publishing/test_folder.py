@@ -134,9 +134,21 @@ def test_the_card_says_what_departs_from_the_paper(published):
 
 
 def test_the_card_says_where_dropout_falls_besides_and_that_embeddings_are_not_tied(published):
-    _, _, text = published(fields={"attention_dropout": 0.2, "tie_word_embeddings": False})
-    assert "- Dropout also falls on attention weights (0.2) and behind the ReLU\n  (0.0); the paper has none" in text
+    _, _, text = published(fields={"attention_dropout": 0.2, "activation_dropout": 0.3, "tie_word_embeddings": False})
+    assert "- Dropout also falls on attention weights (0.2); in translation the paper has none" in text
+    assert "- Dropout also falls behind the ReLU\n  (0.3); the paper has none" in text
     assert "- Both embeddings and the pre-softmax projection are three matrices" in text
+
+
+def test_the_card_says_only_what_is_so_with_learned_positions_and_without_biases(published):
+    _, _, text = published()
+    assert "2017):\n\n- Positions are sines and cosines interleaved, as the paper's" in text
+    assert "- Biases of key projections are not trained" in text
+    _, _, text = published(fields={"position_embedding_type": "learned", "attention_bias": False})
+    assert "2017):\n\n- Layer normalization adds" in text
+    assert "| positions | learned |" in text
+    assert "have no biases, as in the paper's equations; that code had them" in text
+    assert "Biases of key projections" not in text
 
 
 def test_the_card_says_what_only_an_imported_model_has(published):
@@ -292,6 +304,7 @@ def test_the_card_of_a_convolutional_model_names_its_layers(published):
 
 def test_the_card_of_a_parser_is_about_trees(published, parses):
     parser = make_parser()
+    parser.config.attention_dropout = 0.2  # section 6.3 has it, too
     treebank = {"dataset_name": "treebank:/home/me/wsj", "dataset_config_name": None, "target_lang": "tree"}
     given = {"treebank_parts": 11, "treebank_made": 222, "curriculum_epochs": 3, "curriculum_length": 44}
     _, front, text = published([parses], model=parser, **treebank, **given)
@@ -311,5 +324,5 @@ def test_the_card_of_a_parser_is_about_trees(published, parses):
         "Brackets and parts of speech stand in the vocabulary of the words",
     ):
         assert part in text
-    for part in ("BLEU", "translate"):
+    for part in ("BLEU", "translate", "Dropout also falls"):
         assert part not in text
