@@ -279,7 +279,7 @@ class VaswaniPreTrainedModel(TranslatorPreTrainedModel):
     Initialization is that of the original code, all of it in `_init_weights`:
 
     ===============================  ==========================================================================
-    embeddings, learned positions    N(0, 1/d_model), ``<pad>``'s row zero; the paper scales them by sqrt(d_model)
+    embeddings, learned positions    N(0, 1/d_model), ``<pad>``'s row zero; the former are scaled by sqrt(d_model)
     softmax matrix where not tied    N(0, 1/d_model)
     self-attention W^Q, W^K, W^V     Glorot uniform of the one (d_model x 3 h d_k) matrix that they were
     encoder-decoder W^K, W^V         Glorot uniform of the one (d_model x 2 h d_k) matrix that they were
