@@ -19,7 +19,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def freeze_what_learns_nothing(model: PreTrainedModel) -> None:
-    """Keep the biases of W^K at zero, where they begin, and leave a shared embedding alone that nothing shares.
+    """Keep the biases of W^K as they begin, at zero unless imported, and a shared embedding that nothing shares.
 
     A key bias shifts all scores of a query equally, so the softmax cancels it. Its gradient is rounding noise, which
     Adam would turn into full-size random steps. Where the embeddings are untied, nothing is computed with the shared
