@@ -26,6 +26,7 @@ KINDS = {
 SIDES = {ENCODER: ("source", "source"), DECODER: ("inputs", "inputs"), CROSS: ("target", "source")}
 NAMED = 0.5  # share of its attention from which on a head is named after where it goes
 START, END = "<start>", "</s>"
+WORD_STARTS, WORD_END = ("Ġ", "▁"), "</w>"  # of a byte-level BPE and of SentencePiece; of a BPE of words
 REPLACEMENT = "\ufffd"  # what stands for a piece of a character
 
 
@@ -170,9 +171,9 @@ def _stack(layers: Sequence[torch.Tensor]) -> np.ndarray:
 
 
 def readable(token: str) -> str:
-    """Write a token of the byte-level vocabulary as text; as it is, if it holds but a part of a character."""
+    """Write a token as text; as it is, if it is of a byte-level vocabulary and holds but a part of a character."""
     text = decoders.ByteLevel().decode([token])
-    return token if REPLACEMENT in text else text
+    return (token if REPLACEMENT in text else text).replace("▁", " ").replace(WORD_END, " ")
 
 
 def join_words(attention: Attention) -> Attention:
@@ -191,10 +192,13 @@ def join_words(attention: Attention) -> Attention:
 
 
 def _words(tokens: Sequence[str]) -> list[list[int]]:
-    """Return which tokens each word has: a word begins with a space, which is Ġ here."""
+    """Return which tokens each word has; vocabularies mark either where a word begins or where it ends."""
     words: list[list[int]] = []
+    ends_are_marked = any(token.endswith(WORD_END) for token in tokens)
     for place, token in enumerate(tokens):
-        if not words or token.startswith("Ġ") or token in (START, END):
+        before = tokens[place - 1]
+        begins = before.endswith(WORD_END) if ends_are_marked else token.startswith(WORD_STARTS)
+        if not words or begins or {before, token} & {START, END}:
             words.append([])
         words[-1].append(place)
     return words

@@ -142,6 +142,19 @@ def test_pieces_join_into_words_by_sums_and_means():
     assert np.allclose(joined.weights[CROSS][0, 0], [[0.725, 0.275], [0.0, 1.0]])
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [["▁un", "do", "▁für", "</s>"], ["un", "do</w>", "für</w>", "</s>"], ["Ġun", "do", "ĠfÃ¼r", "</s>"]],
+    ids=["SentencePiece", "a BPE of words", "a byte-level BPE"],
+)
+def test_every_vocabulary_has_its_words(pieces):
+    joined = join_words(made(pieces, pieces, np.eye(4)))
+    assert [readable(word).strip() for word in joined.source] == ["undo", "für", "</s>"]
+    assert [readable(word).strip() for word in joined.inputs] == ["<start>", "undo", "für"]
+    assert readable("".join(pieces[:3])).split() == ["undo", "für"]
+    assert joined.weights[CROSS].shape == (1, 1, 3, 3)
+
+
 def test_heads_that_do_one_thing_are_named():
     size = 6
     previous = np.eye(size, k=-1)
