@@ -183,7 +183,7 @@ def join_words(attention: Attention) -> Attention:
     for kind, of_pieces in attention.weights.items():
         queries, keys = (_membership(sides[name]) for name in SIDES[kind])
         means = queries / queries.sum(1, keepdims=True)
-        weights[kind] = np.einsum("wq,lhqk,vk->lhwv", means, of_pieces, keys)
+        weights[kind] = means @ of_pieces @ keys.T
     joined = {
         name: ["".join(getattr(attention, name)[place] for place in word) for word in words]
         for name, words in sides.items()

@@ -155,6 +155,13 @@ def test_every_vocabulary_has_its_words(pieces):
     assert joined.weights[CROSS].shape == (1, 1, 3, 3)
 
 
+def test_a_long_sentence_is_joined_at_once():
+    """By a loop over words, pieces, pieces and words, this would take hours."""
+    pieces = ["Ġa"] * 2000
+    joined = join_words(made(pieces, pieces, np.full((2000, 2000), 1 / 2000)))
+    assert np.allclose(joined.weights[CROSS], 1 / 2000)
+
+
 def test_heads_that_do_one_thing_are_named():
     size = 6
     previous = np.eye(size, k=-1)
