@@ -26,6 +26,16 @@ def not_found(name: str, error: Exception, setting: str = "model") -> UserError:
     )
 
 
+def check_is_unicode(name: str, text: str) -> None:
+    """Refuse a surrogate by itself, which Python puts where bytes of a command line are not UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{name}={text!r} must be Unicode, in UTF-8: its character {error.start + 1} is a surrogate by itself"
+        ) from error
+
+
 def require(name: str, what: str, extra: str) -> Any:
     """Import a package that `what` needs.
 

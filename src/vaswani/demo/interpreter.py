@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, check_is_unicode
 from vaswani.models.decoding_vaswani import DecodingSettings
 from vaswani.models.generation_vaswani import max_positions
 from vaswani.models.trees_vaswani import TREES
@@ -82,6 +82,7 @@ class Interpreter:
         """
         if not isinstance(text, str):
             raise UserError(f"text={text!r} must be a string")
+        check_is_unicode("text", text)
         lines = "\n".join(line.rstrip("\r") for line in text.split("\n")).strip("\n").split("\n")
         if not text.strip():
             raise UserError("There is nothing to translate: type a sentence.")

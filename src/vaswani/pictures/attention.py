@@ -10,7 +10,7 @@ import torch
 from tokenizers import decoders
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vaswani.errors import UserError
+from vaswani.errors import UserError, check_is_unicode
 from vaswani.models.generation_vaswani import length_arguments, max_positions
 from vaswani.models.translator_vaswani import shift_tokens_right
 
@@ -118,12 +118,14 @@ def read_attention(
     Raises
     ------
     UserError
-        If a sentence is empty or longer than the model's table of positions, or the model has no attention.
+        If a sentence is empty, no Unicode or longer than the model's table of positions, or the model has no
+        attention.
     """
     sentences = {"source": source} | ({} if target is None else {"target": target})
     for name, sentence in sentences.items():
         if not sentence.strip():
             raise UserError(f"{name}={sentence!r} must hold a word")
+        check_is_unicode(name, sentence)
     source_ids = tokenizer(source, return_tensors="pt").input_ids.to(model.device)
     check_fits("source", source_ids, model)
     if target is None:

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import numpy as np
@@ -80,6 +81,10 @@ def test_its_flags_reach_the_figure_and_the_search(folder, monkeypatch):
             "num_beams is for the model's own translation, but there is a target",
         ),
         (["--target", " "], "target=' ' must hold a word"),
+        (
+            ["--target", os.fsdecode(b"caf\xe9")],
+            r"target='caf\udce9' must be Unicode, in UTF-8: its character 4 is a surrogate by itself",
+        ),
     ],
 )
 def test_bad_flags_are_one_sentence(folder, flags, message, capsys):

@@ -72,6 +72,7 @@ def test_a_penalty_of_the_models_own_is_left_to_it(interpreter):
             f"These are {MOST_LINES + 1} lines, and {MOST_LINES} fit here: translate them as a",
         ),
         (7, "text=7 must be a string"),
+        ("a \ud800", r"text='a \\ud800' must be Unicode, in UTF-8: its character 3 is a surrogate by itself"),
         ("one\n" + "one two " * MOST_TOKENS, rf"Line 2 has [\d,]+ word pieces, and {MOST_TOKENS} fit: break it into"),
     ],
 )
