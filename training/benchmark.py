@@ -12,6 +12,7 @@ python training/benchmark.py train --device cuda --config_name base-en-de
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> None:
     check_outputs({"--json": options.json, "--picture": None if picture is None else str(picture)}, {})
     names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
     report: dict[str, Any] = {
-        "command": " ".join(sys.argv),
+        "command": shlex.join(sys.argv),
         "date": time.strftime("%Y-%m-%d"),
         "hardware": describe_hardware(torch.device(options.device)),
         "versions": {package: installed_version(package) for package in PACKAGES},

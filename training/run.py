@@ -8,6 +8,7 @@ accelerate launch training/run.py --help
 """
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -245,7 +246,8 @@ def describe_origin(origin: dict[str, str], direction: str) -> str:
 
 def how_to_resume(directory: Path) -> str:
     """Return the command that resumes a run."""
-    return f"accelerate launch training/run.py {directory / 'recipe.toml'} --resume_from_checkpoint latest"
+    recipe = str(directory / "recipe.toml")
+    return shlex.join(["accelerate", "launch", "training/run.py", recipe, "--resume_from_checkpoint", "latest"])
 
 
 def end_as_ctrl_c_does(number: int, frame: FrameType | None) -> NoReturn:
@@ -263,7 +265,7 @@ def how_to_use(folder: Path, sentence: str, task: str = "translation") -> str:
     """Say in two lines how to use a published folder."""
     return (
         f"Published to {folder}. To use it (without this package: pipeline(..., trust_remote_code=True)):\n"
-        f"""  import vaswani, transformers; print(transformers.pipeline("{task}", "{folder}")({sentence!r}))"""
+        f"  import vaswani, transformers; print(transformers.pipeline({task!r}, {str(folder)!r})({sentence!r}))"
     )
 
 

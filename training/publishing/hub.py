@@ -1,5 +1,6 @@
 """To the Hub: a repository before the run, its files after it."""
 
+import shlex
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -50,6 +51,6 @@ def push(folder: Path, name: str) -> str:
     except Exception as error:  # as above
         raise UserError(
             f"the model is whole in {folder}, but not on the Hub: {first_line(error)}; to send the rest: "
-            f"hf upload {name} {folder}"
+            f"{shlex.join(['hf', 'upload', name, str(folder)])}"
         ) from error
     return str(commit)

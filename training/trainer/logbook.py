@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+import shlex
 import shutil
 import sys
 import time
@@ -35,7 +36,7 @@ REPLACED = "checkpoints", "model", OUTPUTS, "report", "space"  # what a run that
 def describe_run(accelerator: Accelerator) -> dict[str, Any]:
     """Collect everything that a run depends on besides its settings: versions, hardware, code and date."""
     return {
-        "command": " ".join(sys.argv),
+        "command": shlex.join(sys.argv),
         "date": time.strftime("%Y-%m-%d"),
         "commit": describe_commit(),
         "python": platform.python_version(),

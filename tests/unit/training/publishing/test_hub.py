@@ -23,5 +23,5 @@ def test_what_went_wrong_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(HfApi, "upload_folder", break_off)
     with pytest.raises(UserError, match=r"hub_model_id='me/model' must be a repository .*: the line broke$"):
         open_repository("me/model")
-    with pytest.raises(UserError, match=rf"the line broke; to send the rest: hf upload me/model {tmp_path}$"):
-        push(tmp_path, "me/model")
+    with pytest.raises(UserError, match=rf"the line broke; to send the rest: hf upload me/model '{tmp_path}/my run'$"):
+        push(tmp_path / "my run", "me/model")

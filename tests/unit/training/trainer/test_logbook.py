@@ -57,11 +57,13 @@ def test_a_new_run_removes_the_run_before_and_a_resumed_one_keeps_it(make, tmp_p
     assert not (tmp_path / "checkpoints" / "old").exists()
 
 
-def test_the_recipe_says_what_the_run_depends_on(make, tmp_path):
+def test_the_recipe_says_what_the_run_depends_on(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["training/run.py", "--output_dir", "my runs"])
     make(seed=5)
     recipe = tomllib.loads((tmp_path / "recipe.toml").read_text())
     assert (recipe["seed"], recipe["max_steps"], recipe["run"]["base_model"]) == (5, 9, "me/base")
-    assert recipe["run"].keys() >= {"command", "date", "commit", "torch", "processes", "precision", "hardware"}
+    assert recipe["run"]["command"] == "training/run.py --output_dir 'my runs'"
+    assert recipe["run"].keys() >= {"date", "commit", "torch", "processes", "precision", "hardware"}
 
 
 def test_a_recipe_stays_as_it_is_until_a_checkpoint_is_resumed(make, tmp_path):
