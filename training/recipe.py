@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import difflib
 import json
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -67,7 +68,8 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
     Raises
     ------
     UserError
-        If the recipe cannot be read, a key or flag is unknown (with the nearest known one), or a value is not allowed.
+        If the recipe cannot be read, a key or flag is unknown (with the nearest known one), a value is not allowed, or
+        a run that was moved is to be resumed where it was.
     """
     if not arguments:
         arguments = [str(DEFAULT_RECIPE)]
@@ -94,7 +96,19 @@ def parse_settings(arguments: list[str]) -> TrainingSettings:
         raise UserError(describe_unknown("flag", unknown[0].split("=")[0]))
     settings = TrainingSettings(*parts)
     settings.validate()
+    if recipe and "output_dir" not in values_of(flags) and settings.run.resume_from_checkpoint:
+        _check_is_where_it_was(Path(arguments[0]), settings.run.output_dir)
     return settings
+
+
+def _check_is_where_it_was(recipe: Path, output_dir: str) -> None:
+    """Refuse the recipe of a run that was moved, or began in another working directory, and names another folder."""
+    folder = recipe.absolute().parent
+    if (folder / "checkpoints").is_dir() and folder.resolve() != Path(output_dir).resolve():
+        raise UserError(
+            f"output_dir={output_dir!r} of {recipe} is another folder than its own, whose checkpoints would not be "
+            f"resumed: add {shlex.join(['--output_dir', str(folder)])}"
+        )
 
 
 def _raise_user_error(message: str) -> NoReturn:

@@ -324,3 +324,17 @@ def test_keys_of_the_resolved_recipe_are_the_flags(tmp_path):
         for name, value in settings.values().items()
         if value is not None and name not in ("overwrite_output_dir", "resume_from_checkpoint")
     }
+
+
+def test_a_run_that_was_moved_is_not_begun_anew_where_it_was(tmp_path):
+    moved = tmp_path / "my runs"
+    (moved / "checkpoints").mkdir(parents=True)
+    path = recipe(moved, f'output_dir = "{tmp_path}/before"\n')
+    resume = [path, "--resume_from_checkpoint", "latest"]
+    with pytest.raises(UserError, match=f"whose checkpoints would not be resumed: add --output_dir '{moved}'$"):
+        parse_settings(resume)
+    assert parse_settings([*resume, "--output_dir", str(moved)]).run.output_dir == str(moved)
+    assert parse_settings([path]).run.output_dir == f"{tmp_path}/before"  # which runs it again
+    assert parse_settings([recipe(tmp_path, ""), *resume[1:]]).run.output_dir == "runs/default"  # which is no run's
+    moved.rename(tmp_path / "before")
+    assert parse_settings([f"{tmp_path}/before/recipe.toml", *resume[1:]]).run.output_dir == f"{tmp_path}/before"
