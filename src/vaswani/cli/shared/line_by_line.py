@@ -113,6 +113,9 @@ def work_through(
     options: argparse.Namespace, prepare: Callable[[], Worker], doing: str, group: int, interruption: Interruption
 ) -> None:
     """Read, work and write, a window of lines at a time."""
+    for standard, path in enumerate((options.input, options.output)):
+        if path is None:
+            check_is_open(standard)
     errors = "replace" if options.replace_invalid else "strict"
     total = None if options.input is None else count_input(options.input, errors)
     work, who = prepare()
@@ -156,6 +159,14 @@ def count_input(path: str, errors: str) -> int | None:
         raise
 
 
+def check_is_open(standard: int) -> None:
+    """Refuse standard input or output that a shell has closed, before another file takes its number."""
+    try:
+        os.fstat(standard)
+    except OSError as error:
+        raise UserError(f"{STANDARD[standard]} cannot be opened: {error.strerror}") from error
+
+
 def open_descriptor(path: str | None, how: int, standard: int, stack: ExitStack) -> int:
     """Open a file until the stack is closed, or take standard input or output where there is none.
 
@@ -164,13 +175,12 @@ def open_descriptor(path: str | None, how: int, standard: int, stack: ExitStack)
     UserError
         If it cannot be opened.
     """
+    if path is None:
+        return standard
     try:
-        if path is None:
-            os.fstat(standard)  # a shell can close it
-            return standard
         descriptor = os.open(path, how, 0o666)
     except OSError as error:
-        raise UserError(f"{path or STANDARD[standard]} cannot be opened: {error.strerror}") from error
+        raise UserError(f"{path} cannot be opened: {error.strerror}") from error
     stack.callback(os.close, descriptor)
     return descriptor
 

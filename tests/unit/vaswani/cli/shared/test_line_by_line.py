@@ -143,14 +143,17 @@ def test_a_reader_that_has_had_enough_ends_it_without_a_word(run, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_standard_input_that_is_closed_is_named(run):
-    descriptor = os.dup(0)
-    os.close(0)
+@pytest.mark.parametrize(("number", "flags"), [(0, ["--output", "out"]), (1, ["--input", "in"])])
+def test_what_is_closed_is_named_and_not_the_file_that_takes_its_number(number, flags, run):
+    Path("in").write_text("ab\n")
+    descriptor = os.dup(number)
+    os.close(number)
     try:
-        with pytest.raises(UserError, match=r"^standard input cannot be opened: Bad file descriptor$"):
-            run("--output", "out")
+        name = line_by_line.STANDARD[number]
+        with pytest.raises(UserError, match=rf"^{name} cannot be opened: Bad file descriptor$"):
+            run(*flags)
     finally:
-        os.dup2(descriptor, 0)
+        os.dup2(descriptor, number)
         os.close(descriptor)
 
 
