@@ -31,10 +31,21 @@ def test_no_update_exceeds_the_budget_of_either_side_and_updates_are_full(length
     assert np.median(filled.max(axis=1)) > 1000 - 256
 
 
+@pytest.mark.parametrize("longest", [2**15 - 1, 2**15, 40_000])
+def test_sentences_of_any_length_are_planned(longest):
+    targets = np.array([longest, 5, longest - 1, 7, 6], dtype=np.int32)
+    plan = plan_epoch(
+        np.arange(2, 7, dtype=np.int32), targets, max_tokens=longest + 6, seed=1, epoch=0, length_groups=3
+    )
+    updates = flat(plan)
+    assert sorted(np.concatenate(updates)) == [0, 1, 2, 3, 4]
+    assert max(targets[update].sum() for update in updates) <= longest + 6
+
+
 def test_a_plan_depends_on_nothing_but_its_arguments(lengths):
     first, again = (flat(plan_epoch(*lengths, max_tokens=1000, seed=1, epoch=3)) for _ in range(2))
     assert all(map(np.array_equal, first, again))
-    for seed, epoch in ((2, 3), (1, 4)):
+    for seed, epoch in ((2, 3), (1, 4), (3, 1), (4, 0)):
         other = flat(plan_epoch(*lengths, max_tokens=1000, seed=seed, epoch=epoch))
         assert not np.array_equal(first[0], other[0])
 

@@ -6,6 +6,7 @@ import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 
+from training.data import bpe_dropout
 from training.data.bpe_dropout import DIVISIONS, DroppingEncoder, merge
 from training.data.preparation import encode_epoch, lengths
 from training.data.word_bpe import learn_codes, word_tokenizer
@@ -68,6 +69,15 @@ def test_ids_are_a_function_of_text_seed_and_epoch():
     assert draw(1, 3) == draw(1, 3) == draw(1, 3, 0, 1, 2)  # as after a resume
     assert draw(1, 3) != draw(1, 4)
     assert draw(1, 3) != draw(2, 3)
+
+
+def test_words_that_were_forgotten_are_divided_as_before(monkeypatch):
+    encoder = DroppingEncoder(of_bytes(), 0.3, 0)
+    expected = [encode(encoder, [sentence]) for sentence in TEXT]
+    monkeypatch.setattr(bpe_dropout, "MAX_WORDS", 5)
+    forgetful = DroppingEncoder(of_bytes(), 0.3, 0)
+    assert [encode(forgetful, [sentence]) for sentence in TEXT] == expected
+    assert len(forgetful.numbers) < len(encoder.numbers)
 
 
 def test_each_occurrence_of_a_word_draws_for_itself():

@@ -59,6 +59,7 @@ def test_words_that_are_looked_up_give_the_ids_of_the_whole_sentence(tokenizer, 
     assert any(len(split_into_words(sentence)) > 2 for sentence in sentences)
     for first in range(0, len(sentences), 500):
         assert_same_ids(tokenizer, encoder, sentences[first : first + 500])
+        assert len(encoder.numbers) < 3600  # with those of one call
 
 
 def test_the_control_that_splits_at_every_space_is_caught(tokenizer, sentences, monkeypatch):
@@ -71,6 +72,14 @@ def test_a_tokenizer_that_divides_otherwise_is_called_as_it_is(tokenizer, senten
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     assert not encodes_words_apart(tokenizer)
     assert_same_ids(tokenizer, SentenceEncoder(tokenizer), sentences)
+
+
+def test_where_tokens_are_found_across_words_these_are_not_looked_up(tokenizer, sentences):
+    tokenizer.split_special_tokens = False
+    assert_same_ids(tokenizer, SentenceEncoder(tokenizer), sentences)
+    tokenizer.split_special_tokens = True
+    tokenizer.add_tokens(["a b"])
+    assert_same_ids(tokenizer, SentenceEncoder(tokenizer), ["c a b c"])
 
 
 @pytest.mark.parametrize("by_words", [True, False])

@@ -78,6 +78,25 @@ def test_the_tokenizer_of_the_model_to_start_from_is_used(tmp_path, tokenizer):
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
+def test_a_tokenizer_that_is_named_comes_before_that_of_the_model(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "named")
+    given = ModelSettings(model_name_or_path=str(tmp_path / "checkpoint"), tokenizer_name=str(tmp_path / "named"))
+    assert load_tokenizer(given, TEXT)("ab abc").input_ids == tokenizer("ab abc").input_ids
+
+
+def test_text_alone_and_text_with_trees_have_tokenizers_of_their_own():
+    sizes_and_trees = [(259, False), (260, False), (265, False), (265, True)]
+    made = [load_tokenizer(ModelSettings(vocab_size=size), TREES, trees) for size, trees in sizes_and_trees]
+    assert [len(tokenizer) for tokenizer in made] == [259, 260, 265, 265]
+    assert ["(NN)" in tokenizer.get_vocab() for tokenizer in made] == [False, False, False, True]
+
+
+def test_a_parsers_words_are_divided_by_the_sources_alone():
+    trees = Dataset.from_dict({"source": ["xy xy z"], "target": ["(xzxz (xzxz) (xzxz) (xzxz) )xzxz"]})
+    tokenizer = load_tokenizer(ModelSettings(vocab_size=263), trees, has_trees=True)
+    assert len(tokenizer.tokenize("xy")) < len(tokenizer.tokenize("xz"))
+
+
 def test_a_vocabulary_that_the_text_does_not_support_is_refused():
     with pytest.raises(UserError, match="vocab_size=37000 is larger than the training text supports"):
         load_tokenizer(ModelSettings(), TEXT)

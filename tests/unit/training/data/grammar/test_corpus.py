@@ -67,6 +67,11 @@ def test_splits_share_nothing_and_are_written_once(tmp_path: Path):
     write_corpus(tmp_path, train=301, validation=40, test=50)
     assert len((tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()) == 302
     assert (tmp_path / "test.tsv").read_text(encoding="utf-8").splitlines() == rows["test.tsv"]
+    write_corpus(tmp_path, train=301, validation=40, test=50, seed=5)
+    assert (tmp_path / "test.tsv").read_text(encoding="utf-8").splitlines() != rows["test.tsv"]
+    (tmp_path / "train.tsv").unlink()
+    write_corpus(tmp_path, train=301, validation=40, test=50, seed=5)
+    assert len((tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()) == 302
 
 
 def test_an_interrupted_run_leaves_no_half_file(tmp_path: Path, monkeypatch):
