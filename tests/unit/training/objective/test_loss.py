@@ -142,9 +142,21 @@ def test_without_gradients_the_fused_loss_is_the_same():
         assert fused(*problem).loss == expected
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_objective_gives_every_parameter_the_gradient_of_the_logits_path(random_model, batch, tied):
-    model = random_model(tie_word_embeddings=tied)
+def test_the_products_of_the_fused_loss_are_in_the_type_of_autocast():
+    types = set()
+
+    def normalize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        types.add(logits.dtype)
+        return softmax_and_logsumexp(logits)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        fused(*some_states(dtype=torch.float32), normalize=normalize)
+    assert types == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(("tied", "biased"), [(True, False), (False, False), (True, True), (False, True)])
+def test_the_objective_gives_every_parameter_the_gradient_of_the_logits_path(random_model, batch, tied, biased):
+    model = random_model(tie_word_embeddings=tied, lm_head_bias=biased)
     inputs = batch(model.config)
     objective = LabelSmoothedObjective(model, 0.1)
     sums = objective(**inputs)
@@ -159,7 +171,8 @@ def test_the_objective_gives_every_parameter_the_gradient_of_the_logits_path(ran
     expected.loss.backward()
     assert sums.tokens == expected.tokens
     assert torch.allclose(torch.stack(sums[:2]), torch.stack(expected[:2]), rtol=1e-6)
-    model.lm_head.weight.grad[model.config.pad_token_id] = 0  # the objective leaves <pad> as it is
+    for parameter in model.lm_head.parameters():
+        parameter.grad[model.config.pad_token_id] = 0  # the objective leaves <pad> as it is
     for name, gradient in found.items():
         # A key's bias moves all scores of a query alike: its gradient is rounding.
         assert torch.allclose(gradient, model.get_parameter(name).grad, rtol=1e-4, atol=1e-4), name
