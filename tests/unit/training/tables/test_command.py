@@ -37,6 +37,8 @@ def test_the_report_is_printed_when_the_work_is_done(tmp_path, capsys):
             pass
         (folder / "table.md").write_text("| a | b |\n| --- | --- |\n| 1 | 22 |\n")
     assert capsys.readouterr().out == "a   b\n1  22\n"
+    with pytest.raises(UserError, match="jobs=0 must be at least 1"), reporting(Namespace(jobs=0), "table.md"):
+        pass
 
 
 def test_each_gpu_is_a_job(monkeypatch):

@@ -45,6 +45,7 @@ def test_a_description_of_a_scaled_row_is_that_of_the_scaled_model(planned_run):
     assert (description.heads, description.d_k, description.d_v, description.label_smoothing) == (8, 16, 16, 0.2)
     assert description.parameters == count_parameters(scale_config(ROWS["base"].config, 0.25), 37_000)
     assert (description.parameters_with_40960_types, description.paper_parameters) == (None, None)
+    assert describe_row(ROWS["C-ff1024"], 0.25, planned_run("C-ff1024")).d_ff == 256
 
 
 def test_big_costs_what_table_2_says(planned_run):

@@ -25,9 +25,10 @@ def test_scaled_rows_keep_their_ratios(scale, tmp_path):
         assert (small.dropout, small.position_embedding_type) == (config.dropout, config.position_embedding_type)
         write_scaled_config(row.config, scale, tmp_path / row.name)
         written = json.loads((tmp_path / row.name / "config.json").read_text())
-        assert (
-            written.keys() == json.loads((ROOT / "hub_configs" / row.config_name / "config.json").read_text()).keys()
-        )
+        whole = ROOT / "hub_configs" / row.config_name
+        assert written.keys() == json.loads((whole / "config.json").read_text()).keys()
+        decoding = "generation_config.json"
+        assert (tmp_path / row.name / decoding).read_text() == (whole / decoding).read_text()
         assert {name: getattr(small, name) for name in written if hasattr(small, name)} == written
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from training.tables import sweep
 from training.tables.rows import ROWS
-from training.tables.sweep import Run, run_all, show_progress
+from training.tables.sweep import Run, run_all, run_and_report, show_progress
 from vaswani.cli import exit_status
 from vaswani.errors import UserError
 
@@ -56,6 +56,26 @@ def test_a_run_that_fails_is_named_with_its_last_words_and_the_others_go_on(tmp_
         run_all(runs, 2, lambda run: done.append(run.name))
     assert sorted(done) == ["A-h1", "base"]
     assert "config_name" in (tmp_path / "base.log").read_text()
+
+
+def test_the_results_of_others_are_told_and_what_failed_is_an_error(planned_run, finished_row, monkeypatch, capsys):
+    def go(run, environment):
+        if run.name == "base":
+            finished_row("base", 5.0, 20.0, 30.0)
+        else:
+            run.error = "it had no luck"
+
+    monkeypatch.setattr(Run, "go", go)
+    reports = []
+    with pytest.raises(UserError, match=r"^1 of 2 failed; .*\nA-h1: it had no luck \(more in "):
+        run_and_report(
+            [planned_run("A-h1"), planned_run("base")],
+            1,
+            lambda run: f"all about {run.name}",
+            lambda: reports.append(1),
+        )
+    assert capsys.readouterr().out == "\nbase: all about base\n"
+    assert len(reports) == 3
 
 
 def test_a_signal_ends_a_sweep_as_it_ends_every_command_once_all_is_saved(planned_run, monkeypatch, capsys):

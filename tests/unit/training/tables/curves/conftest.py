@@ -37,7 +37,13 @@ def points() -> list[Point]:
 
 @pytest.fixture
 def settings(tmp_path):
-    text = ["--dataset_name=me/text", "--source_lang=en", "--target_lang=de", "--vocab_size=300"]
+    text = [
+        "--dataset_name=me/text",
+        "--dataset_config_name=en-de",
+        "--source_lang=en",
+        "--target_lang=de",
+        "--vocab_size=300",
+    ]
     run = [f"--output_dir={tmp_path / 'unused'}", "--max_steps=20", "--eval_steps=10", "--save_steps=10"]
     return parse_settings([*text, "--config_name=demo", *run])
 

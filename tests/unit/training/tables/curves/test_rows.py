@@ -28,7 +28,8 @@ def test_a_run_is_the_recipes_with_its_text_model_and_folder(settings, tmp_path)
     data, model = run.settings.data, run.settings.model
     assert data.train_file == [str(tmp_path / "out" / "texts" / "train-50.parquet")]
     assert data.test_file == [str(tmp_path / "out" / "texts" / "test.parquet")]
-    assert (data.dataset_name, model.config_name, model.vocab_size) == (None, "multi30k-en-de", 300)
+    assert (data.dataset_name, data.dataset_config_name) == (None, None)
+    assert (model.config_name, model.vocab_size) == ("multi30k-en-de", 300)
     assert run.settings.run.output_dir == str(tmp_path / "out" / "multi30k-en-de-50")
     assert run.settings.optimization == settings.optimization
     larger = make_run(Row(0.5, "base-en-de"), settings, tmp_path / "out")
@@ -40,12 +41,12 @@ def test_a_run_is_the_recipes_with_its_text_model_and_folder(settings, tmp_path)
 
 
 def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_path):
-    write_texts([Row(share, "a") for share in (0.25, 0.5, 1.0)], text, settings, tmp_path)
+    write_texts([Row(share, "a") for share in (0.2, 0.5, 1.0)], text, settings, tmp_path)
 
-    def read(name):
-        return load_dataset("parquet", data_files=str(tmp_path / f"{name}.parquet"), split="train")
+    def read(name, folder=tmp_path):
+        return load_dataset("parquet", data_files=str(folder / f"{name}.parquet"), split="train")
 
-    parts = [read(f"train-{share}") for share in (25, 50, 100)]
+    parts = [read(f"train-{share}") for share in (20, 50, 100)]
     assert [part.column_names for part in parts] == [["en", "de"]] * 3
     sentences = [part["en"][:] for part in parts]
     assert [len(part) for part in sentences] == [2, 4, 8]
@@ -63,6 +64,8 @@ def test_shares_are_drawn_at_random_and_lie_in_each_other(settings, text, tmp_pa
     settings.optimization.seed += 1
     with pytest.raises(UserError, match=r"\(other seed\)"):
         write_texts([Row(1.0, "a")], text, settings, tmp_path)
+    write_texts([Row(0.5, "a")], text, settings, tmp_path / "of another seed")
+    assert read("train-50", tmp_path / "of another seed")["en"][:] != sentences[1]
     with pytest.raises(UserError, match=r"^shares: 0\.05 must leave at least one of 8 training pairs$"):
         write_texts([Row(0.05, "a"), Row(1.0, "a")], text, settings, tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -1,7 +1,7 @@
 import pytest
 from small_parser import TREES
 
-from training.tables.parsing.rows import PAPER_ROWS, Row, make_rows, write_treebank
+from training.tables.parsing.rows import PAPER_ROWS, Row, checksums, make_rows, write_treebank
 from vaswani.parsing.treebank import find_files, read_trees
 
 
@@ -42,14 +42,19 @@ def test_rows_are_shares_and_one_of_which_nothing_is_made():
 
 def test_smaller_shares_are_parts_of_larger_ones(splits, tmp_path):
     found = {}
-    for row in (Row(0.25), Row(0.5), Row(1.0)):
+    for row in (Row(0.2), Row(0.5), Row(1.0)):
         folder = tmp_path / row.folder
         write_treebank(row, splits, folder, seed=1)
         found[row.folder] = [str(tree) for path in find_files(folder)["train"] for tree in read_trees(path)]
         assert (folder / "test.mrg").read_text() == TREES[1] + "\n"
     assert [len(trees) for trees in found.values()] == [2, 4, 8]
-    assert set(found["25"]) <= set(found["50"]) <= set(found["100"])
+    assert set(found["20"]) <= set(found["50"]) <= set(found["100"])
     assert found["100"] == TREES * 2
+
+
+def test_a_checksum_is_of_all_trees_of_its_split(splits):
+    before, after = checksums(splits), checksums(splits | {"train": [*splits["train"][:-1], splits["train"][0]]})
+    assert [split for split in splits if before[split] != after[split]] == ["train"]
 
 
 def test_a_treebank_that_is_there_stays_untouched(splits, tmp_path):

@@ -52,6 +52,11 @@ def test_a_time_is_turned_into_updates_by_the_speed_of_a_short_run(make_plan, fi
     finish(timed[1], 9.0, speed=1500.0)
     plan.set_steps(timed)
     assert [entry.steps for entry in plan.entries] == [120, 360]  # 120 s at 1,000 and 3,000 tokens a second
+    plan.options.minutes = 0.25
+    with pytest.raises(
+        UserError, match=r"search_share=0\.1 lets 'recurrent' try each learning rate for 1 updates, whi"
+    ):
+        plan.set_steps(timed)
     plan.options.minutes = 0.001
     with pytest.raises(UserError, match=r"minutes=0.001 does not suffice for one update of 'recurrent', which trains"):
         plan.set_steps(timed)

@@ -63,6 +63,17 @@ def test_differences_are_to_the_transformer_of_the_same_seed(collected):
     assert [(one.minus_baseline, one.p_value) for one in (first, second)] == [(None, None)] * 2
 
 
+def test_each_protocol_has_a_difference_and_a_p_value_of_its_own(collected, monkeypatch):
+    plan, _, decodings = collected
+    found = {"sacrebleu": (-1.0, 0.1), "paper_bleu": (-2.0, 0.2)}
+    names = "difference", "bootstrap_p_value"
+    rows = {protocol: dict(zip(names, figures, strict=True)) for protocol, figures in found.items()}
+    monkeypatch.setattr(records, "compare", lambda *given, **how: rows)
+    result = collect(plan, TEXT, decodings, "de").of("recurrent")[0]
+    assert (result.minus_baseline, result.p_value) == found["sacrebleu"]
+    assert (result.paper_minus_baseline, result.paper_p_value) == found["paper_bleu"]
+
+
 def test_curves_are_of_the_evaluations_on_the_way_of_the_first_seed(collected):
     plan, _, decodings = collected
     metrics = plan.entries[1].runs[1].directory / "metrics.jsonl"
