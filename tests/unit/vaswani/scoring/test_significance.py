@@ -83,3 +83,10 @@ def test_of_tokenized_text_the_tokens_are_compared_by_one_protocol():
     ours = score(system, references, "de", tokenized=True)["sacrebleu"]
     assert results["sacrebleu"]["system"] == pytest.approx(ours, abs=0.01)
     assert score(system, references, "de")["sacrebleu"] != pytest.approx(ours, abs=1)
+
+
+def test_text_is_divided_as_its_language_is():
+    references, system, baseline = ["我们今天去公园玩。"] * 6, ["我们今天去公园。"] * 6, ["我今天去公园玩。"] * 6
+    found, ours = compare(system, baseline, references, "zh"), score(system, references, "zh")
+    assert found["sacrebleu"]["system"] == pytest.approx(ours["sacrebleu"], abs=0.01)
+    assert ours["sacrebleu"] > 50  # by 13a it is a single word
