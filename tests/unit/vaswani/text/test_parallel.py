@@ -3,6 +3,7 @@ import csv
 import gzip
 import json
 import lzma
+import os
 import resource
 import zipfile
 from pathlib import Path
@@ -146,9 +147,11 @@ def test_an_empty_file_is_named(tmp_path):
         read_files(paths, LANGUAGES)
 
 
-def test_a_changed_file_is_read_again_even_one_of_the_same_size(tmp_path):
-    for text in ("one\teins", "two\tzwei", "two\tzwei\nthree\tdrei"):
+@pytest.mark.parametrize("time", [None, 1e9])
+def test_a_changed_file_is_read_again_even_one_of_the_same_size_or_time(tmp_path, time):
+    for text in ("one\teins", "two\tzwei", "two\tzwei\nthree\tdrei")[0 if time is None else 1 :]:
         path = write(tmp_path / "file.tsv", text)
+        os.utime(path, None if time is None else (time, time))
         assert ["\t".join(row.values()) for row in read_files([path], LANGUAGES)] == text.split("\n")
 
 
@@ -157,6 +160,7 @@ def test_a_changed_file_is_read_again_even_one_of_the_same_size(tmp_path):
     [
         ({"a.en": "1\n2\n", "a.de": "1\n"}, "a.en has 2 lines but .*a.de has 1"),
         ({"a.tsv": "x\ty\nonly one\n"}, "a.tsv has 1 column in line 2, where 2 are expected"),
+        ({"a.tsv": "x\ty\na\ttab too\tmany\n"}, "a.tsv has 3 columns in line 2, where 2 are expected"),
         (
             {"a.tsv": "en\tfr\nx\ty\n"},
             "first line of .*a.tsv looks like a header, 'en', 'fr', that does not name 'en', 'de'",
