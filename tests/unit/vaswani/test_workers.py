@@ -275,7 +275,15 @@ def test_only_the_cores_that_this_process_may_use_count(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("share", "cores"), [("max 100000", 4), ("200000 100000", 2), ("150000 100000", 1), ("50000 100000", 1), (None, 4)]
+    ("share", "cores"),
+    [
+        ("max 100000", 4),
+        ("200000 100000", 2),
+        ("900000 100000", 4),
+        ("150000 100000", 1),
+        ("50000 100000", 1),
+        (None, 4),
+    ],
 )
 def test_a_containers_share_of_the_cores_counts(monkeypatch, tmp_path, share, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)), raising=False)
