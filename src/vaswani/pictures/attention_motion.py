@@ -54,7 +54,7 @@ def draw_motion(attention: Attention) -> str:
     if longest > MOST_WORDS:
         note = f"(the first {MOST_WORDS} of {longest} words)"
         parts.append(f'<text class="note" x="{MARGIN:.0f}" y="{HEIGHT - 12}">{note}</text>')
-    said = f"{' '.join(source[:-1])}: {' '.join(target)}"
+    said = f"{' '.join(source).removesuffix(' ⏎')}: {' '.join(target)}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {HEIGHT}" width="{width:.0f}" '
         f'height="{HEIGHT}" role="img" aria-label="{xml_text(said)}"><style>{css()}{STYLE}{"".join(rules)}</style>'

@@ -55,9 +55,11 @@ def test_words_are_text_and_a_long_sentence_says_that_it_is_cut():
     size = MOST_WORDS + 4
     source = ["Ġ<b>&ć", *["Ġa"] * (size - 2), "</s>"]
     svg = draw_motion(attention(source, ["Ġ<i>", "</s>"], np.full((1, 1, 2, size), 1 / size)))
-    texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    drawing = ElementTree.fromstring(svg)
+    texts = ["".join(text.itertext()) for text in drawing.iter(f"{SVG}text")]
     assert texts[0] == "<b>&\ufffd"
     assert texts[-1] == f"(the first {MOST_WORDS} of {size} words)"
+    assert drawing.get("aria-label") == " ".join(texts[:MOST_WORDS]) + ": <i>"
 
 
 @pytest.mark.parametrize("size", [MOST_WORDS, MOST_WORDS + 1])
