@@ -64,6 +64,7 @@ def test_the_report_is_written_as_json_with_what_was_measured_on(tmp_path, monke
         for name, real in benchmark.BENCHMARKS.items()
     }
     monkeypatch.setattr(benchmark, "BENCHMARKS", fakes)
+    monkeypatch.setattr("sys.argv", ["training/benchmark.py", "--json", "my report.json"])
     benchmark.main(["--device=cpu", "--json", str(tmp_path / "report.json")])
     report = json.loads((tmp_path / "report.json").read_text())
     assert list(report) == [
@@ -78,6 +79,7 @@ def test_the_report_is_written_as_json_with_what_was_measured_on(tmp_path, monke
         "start",
         "memory",
     ]
+    assert report["command"] == "training/benchmark.py --json 'my report.json'"
     assert report["train"] == [{"what": "train", "median": 1.0}]
     assert {"torch", "transformers"} <= set(report["versions"])
     assert report["hardware"].endswith(" cores")
