@@ -319,7 +319,7 @@ def test_it_says_where_a_run_starts_how_to_resume_it_and_how_to_use_it():
     command = run.how_to_resume(Path("runs/mine"))
     assert command == "accelerate launch training/run.py runs/mine/recipe.toml --resume_from_checkpoint latest"
     assert shlex.split(run.how_to_resume(Path("my runs/it's")))[3] == "my runs/it's/recipe.toml"
-    line = run.how_to_use(Path('runs/"mine"/model'), "It's one.").split("\n")[1].strip()
+    line = run.how_to_use(Path("""runs/"it's"/model"""), "It's one.").split("\n")[1].strip()
     compile(line, "what it prints", "exec")
     line = run.how_to_use(Path("runs/mine/model"), "It's one.")
     assert "'runs/mine/model'" in line or '"runs/mine/model"' in line
