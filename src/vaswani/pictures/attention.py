@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,15 @@ class Attention:
         What it writes at each of these: the translation, ``</s>`` included.
     weights : dict of str to ndarray
         Of `KINDS`, those that the model has: (L, H, Q, K), the attention of each of Q tokens to each of K ones.
+    symbols : frozenset of str
+        Tokens that are words by themselves, such as a parser's brackets.
     """
 
     source: list[str]
     inputs: list[str]
     target: list[str]
     weights: dict[str, np.ndarray]
+    symbols: frozenset[str] = frozenset({START, END})
 
     def labels(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the tokens that attend, and those that they attend to."""
@@ -149,7 +152,8 @@ def read_attention(
     if not weights:
         raise UserError(f"model={config.name_or_path!r} has no attention to show")
     tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source_ids, inputs, labels)]
-    return Attention(tokens[0], [START, *tokens[1][1:]], tokens[2], weights)
+    symbols = frozenset({START, END, *tokenizer.get_added_vocab()} - {tokenizer.unk_token})
+    return Attention(tokens[0], [START, *tokens[1][1:]], tokens[2], weights, symbols)
 
 
 def check_fits(name: str, ids: torch.Tensor, model: PreTrainedModel) -> None:
@@ -180,7 +184,7 @@ def readable(token: str) -> str:
 
 def join_words(attention: Attention) -> Attention:
     """Join word pieces: attention to a word is the sum over its pieces, attention of a word their mean."""
-    sides = {name: _words(getattr(attention, name)) for name in ("source", "inputs", "target")}
+    sides = {name: _words(getattr(attention, name), attention.symbols) for name in ("source", "inputs", "target")}
     weights = {}
     for kind, of_pieces in attention.weights.items():
         queries, keys = (_membership(sides[name]) for name in SIDES[kind])
@@ -190,17 +194,17 @@ def join_words(attention: Attention) -> Attention:
         name: ["".join(getattr(attention, name)[place] for place in word) for word in words]
         for name, words in sides.items()
     }
-    return Attention(**joined, weights=weights)
+    return replace(attention, **joined, weights=weights)
 
 
-def _words(tokens: Sequence[str]) -> list[list[int]]:
+def _words(tokens: Sequence[str], symbols: frozenset[str]) -> list[list[int]]:
     """Return which tokens each word has; vocabularies mark either where a word begins or where it ends."""
     words: list[list[int]] = []
     ends_are_marked = any(token.endswith(WORD_END) for token in tokens)
     for place, token in enumerate(tokens):
         before = tokens[place - 1]
         begins = before.endswith(WORD_END) if ends_are_marked else token.startswith(WORD_STARTS)
-        if not words or begins or {before, token} & {START, END}:
+        if not words or begins or {before, token} & symbols:
             words.append([])
         words[-1].append(place)
     return words

@@ -19,8 +19,9 @@ FACTS = ("entropy", "distance", "itself", "previous", "next", "first", "last")
 
 def attention_page(attention: Attention, title: str) -> str:
     """Return the page: an HTML document that needs nothing else, and joins word pieces into words on request."""
+    words = join_words(attention)
     sentences = [
-        readable("".join(token for token in side if token != END)) for side in (attention.source, attention.target)
+        " ".join(readable(word).strip() for word in side if word != END) for side in (words.source, words.target)
     ]
     parts = {
         "TITLE": escape(title),

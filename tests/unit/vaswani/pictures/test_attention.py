@@ -3,6 +3,7 @@ import pytest
 import torch
 from opus_model import save_opus
 from small_convolutional import small_model
+from small_parser import make_parser, make_tokenizer
 from transformers import AutoTokenizer
 
 from vaswani import RecurrentConfig, RecurrentForConditionalGeneration
@@ -18,6 +19,7 @@ from vaswani.pictures.attention import (
     read_attention,
     readable,
 )
+from vaswani.pictures.attention_page import attention_page
 from vaswani.tokenization import train_tokenizer
 
 
@@ -153,6 +155,13 @@ def test_every_vocabulary_has_its_words(pieces):
     assert [readable(word).strip() for word in joined.inputs] == ["<start>", "undo", "für"]
     assert readable("".join(pieces[:3])).split() == ["undo", "für"]
     assert joined.weights[CROSS].shape == (1, 1, 3, 3)
+
+
+def test_symbols_of_a_parser_are_words_by_themselves():
+    found = read_attention(make_parser(), make_tokenizer(), "tea sleeps", "(S (NP (NN) )NP (VP (VBZ) )VP )S")
+    assert [readable(word).strip() for word in join_words(found).source] == ["tea", "sleeps", "</s>"]
+    assert join_words(found).target == ["(S", "(NP", "(NN)", ")NP", "(VP", "(VBZ)", ")VP", ")S", "</s>"]
+    assert '<p dir="auto">(S (NP (NN) )NP (VP (VBZ) )VP )S</p>' in attention_page(found, "")
 
 
 def test_a_long_sentence_is_joined_at_once():
