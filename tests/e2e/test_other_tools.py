@@ -7,9 +7,11 @@ from contextlib import ExitStack
 from unittest import mock
 
 import accelerate
+import peft
 import pytest
 import torch
 from marian_twin import marian_twin
+from packaging.version import Version
 from peft import (
     IA3Config,
     LoraConfig,
@@ -36,6 +38,7 @@ from transformers.masking_utils import sdpa_mask
 
 from training.settings import ROOT
 from vaswani import ConvolutionalConfig, RecurrentConfig, VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani.models.cache_vaswani import CACHE
 from vaswani.models.search_vaswani import length_penalty
 
 
@@ -264,6 +267,11 @@ def test_translations_follow_an_adapter(name, kind, model):
     adapted = get_peft_model(model, ADAPTERS[name]).eval()
     for parameter in (weight for key, weight in adapted.named_parameters() if "default" in key or "prompt" in key):
         parameter.normal_(0, 1.5)
+    if name == "prefix tuning" and CACHE == "cache" and Version(peft.__version__) <= Version("0.21.2"):
+        if kind == "ours":
+            with pytest.raises(ValueError, match="cache and past_key_values are two names of one argument"):
+                translate(adapted, num_beams=1)
+        pytest.skip("this PEFT hands its prefix over by the name that transformers had until 5.23")
     theirs = translate(adapted, num_beams=1, return_dict_in_generate=True).sequences
     assert torch.equal(translate(adapted, num_beams=1), theirs)
     assert theirs.shape != plain.shape or not torch.equal(theirs, plain)

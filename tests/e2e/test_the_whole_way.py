@@ -109,7 +109,7 @@ def test_the_resolved_recipe_can_be_run_again_and_names_versions_seed_and_hardwa
 @pytest.mark.smoke
 def test_the_published_folder_is_complete(finished_run):
     names = {path.name for path in (finished_run / "model").iterdir()}
-    parts = ["configuration", "modeling", "attention", "translator", "generation", "decoding", "search"]
+    parts = ["configuration", "modeling", "attention", "translator", "cache", "generation", "decoding", "search"]
     parts += ["incremental", "encoding", "packing", "int8", "cpu", "pipeline", "parsing", "trees", "legal_trees"]
     parts += ["allowed_tokens", "scorer", "largest", "fusion", "graphs"]
     code = {f"{name}_vaswani.py" for name in parts}

@@ -22,7 +22,7 @@ class TranslatorConfig(PreTrainedConfig):
     A saved config holds `auto_map` and `custom_pipelines`: with them its folder works without the package.
     """
 
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # one and the same, see `cache_vaswani`
     _auto_class = "AutoConfig"
     # Where the published code has the classes, by the Auto class that loads them.
     _auto_map: ClassVar[dict[str, str]] = {}

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .allowed_tokens_vaswani import AllowedTokens
+from .cache_vaswani import CACHE
 from .decoding_vaswani import PAPERS_DECODING, DecodingSettings, check_config, wishes
 from .fusion_vaswani import AS_WRITTEN, Fused
 from .scorer_vaswani import EndAtLimit, ForcedEndAtLimit, Scorer
@@ -80,8 +81,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         -------
         Tensor of shape (B * num_return_sequences, T), or a ModelOutput
             With ``return_dict_in_generate=True`` beam search returns `sequences_scores`, log-probabilities divided by
-            their penalty, and, if asked for, `scores` and `logits` of every step; `past_key_values` only where it is
-            left to transformers. Hypotheses beyond those that are possible repeat the last one, with a score of -inf.
+            their penalty, and, if asked for, `scores` and `logits` of every step; the cache only where it is left to
+            transformers. Hypotheses beyond those that are possible repeat the last one, with a score of -inf.
 
         Raises
         ------
@@ -345,9 +346,9 @@ class ModelState:
         """Append (R, T) tokens to what the (R,) rows hold."""
         if rows is not None:
             self.input_ids = self.input_ids[rows]
-            cache = self.model_kwargs.get("past_key_values")
+            cache = self.model_kwargs.get(CACHE)
             if hasattr(self.model, "_reorder_cache"):
-                self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
+                self.model_kwargs[CACHE] = self.model._reorder_cache(cache, rows)
             elif cache is not None:
                 cache.reorder_cache(rows)
         self.input_ids = torch.cat([self.input_ids, tokens], dim=1)

@@ -47,6 +47,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import eager_attention_forward
+from .cache_vaswani import CACHE, takes_cache
 from .configuration_vaswani import TranslatorConfig
 from .cpu_vaswani import dropout
 from .predecessor_vaswani import PredecessorForConditionalGeneration, StateCache, check_right_padded, state_cache
@@ -446,6 +447,7 @@ class ConvolutionalDecoder(ConvolutionalStack):
         )
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -490,7 +492,7 @@ class ConvolutionalDecoder(ConvolutionalStack):
         if cache is not None:
             cache.length += length
         hidden_states = dropout(self.out_proj(hidden_states), self.config.dropout, self.training)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, past_key_values=cache)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: cache})
 
 
 def source_lengths(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:

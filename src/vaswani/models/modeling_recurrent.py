@@ -37,6 +37,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import eager_attention_forward
+from .cache_vaswani import CACHE, takes_cache
 from .configuration_vaswani import TranslatorConfig
 from .cpu_vaswani import dropout
 from .predecessor_vaswani import (
@@ -311,6 +312,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             self.combine = nn.Linear(2 * config.d_model, config.d_model)  # W_c, b_c
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -354,7 +356,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         if self.config.attention != "none":
             hidden_states = self._attend(hidden_states, encoder_hidden_states, encoder_attention_mask, cache, **kwargs)
         hidden_states = dropout(hidden_states, self.config.dropout, self.training)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, past_key_values=cache)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: cache})
 
     def _attend(
         self,

@@ -36,6 +36,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import band, eager_attention_forward, restricted
+from .cache_vaswani import CACHE, takes_cache
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import dropout
 from .encoding_vaswani import encode
@@ -246,6 +247,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         self.encoder_attn = VaswaniAttention(config, heads, layer_idx=layer_idx)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
+    @takes_cache
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -439,6 +441,7 @@ class VaswaniDecoder(VaswaniStack):
         self.layers = nn.ModuleList([VaswaniDecoderLayer(config, index) for index in range(config.decoder_layers)])
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -464,7 +467,7 @@ class VaswaniDecoder(VaswaniStack):
         if isinstance(past_key_values, EncoderDecoderCache):
             self_attention_cache = past_key_values.self_attention_cache
         causal_mask = self.self_attention_mask(
-            create_causal_mask, attention_mask, inputs_embeds, past_key_values=self_attention_cache
+            create_causal_mask, attention_mask, inputs_embeds, **{CACHE: self_attention_cache}
         )
         encoder_attention_mask = create_bidirectional_mask(
             config=self.config,
@@ -480,12 +483,10 @@ class VaswaniDecoder(VaswaniStack):
                 causal_mask,
                 encoder_hidden_states,
                 encoder_attention_mask=encoder_attention_mask,
-                past_key_values=past_key_values,
+                **{CACHE: past_key_values},  # by which name checkpointing takes it away
                 **kwargs,
             )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
 class VaswaniModel(VaswaniPreTrainedModel, TranslatorModel):

@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache
 from transformers.utils import ModelOutput
 
+from .cache_vaswani import CACHE
 from .fusion_vaswani import AS_WRITTEN, Fused
 from .generation_vaswani import ModelState
 from .search_vaswani import DecoderState
@@ -149,8 +150,8 @@ class PredecessorForConditionalGeneration(TranslatorForConditionalGeneration):
                 f"cache_implementation={generation_config.cache_implementation!r} must be left out: this model keeps "
                 "no keys and values of earlier positions"
             )
-        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = StateCache()
+        if generation_config.use_cache and model_kwargs.get(CACHE) is None:
+            model_kwargs[CACHE] = StateCache()
 
 
 __all__ = ["PredecessorForConditionalGeneration", "StateCache", "check_right_padded", "state_cache"]

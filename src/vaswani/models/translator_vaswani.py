@@ -17,6 +17,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 
+from .cache_vaswani import CACHE, takes_cache
 from .configuration_vaswani import TranslatorConfig
 from .generation_vaswani import VaswaniGenerationMixin
 from .parsing_vaswani import ParsingPipeline  # noqa: F401  a saved folder has the files that this one imports
@@ -126,6 +127,7 @@ class TranslatorModel(TranslatorPreTrainedModel):
         """Return what the decoder takes of the encoder's output, as arguments of its `forward`."""
         return {"encoder_hidden_states": encoder_outputs.last_hidden_state}
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -151,11 +153,11 @@ class TranslatorModel(TranslatorPreTrainedModel):
         encoder_outputs : BaseModelOutput or tuple
             Whose first element is the encoder's (B, S, D) output.
         past_key_values : Cache
-            What earlier steps left.
+            What earlier steps left; `cache` is another name of it.
         inputs_embeds, decoder_inputs_embeds : Tensor of shape (B, S, D) and (B, T, D)
             In place of ids; of the Transformer not yet scaled by sqrt(d_model).
         use_cache : bool
-            Whether to return `past_key_values`.
+            Whether to return it.
 
         Returns
         -------
@@ -185,7 +187,7 @@ class TranslatorModel(TranslatorPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
+            **{CACHE: getattr(decoder_outputs, CACHE)},
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -219,6 +221,7 @@ class TranslatorForConditionalGeneration(TranslatorPreTrainedModel, VaswaniGener
         # fields.
         self.generation_config._from_model_config = False
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -280,7 +283,7 @@ class TranslatorForConditionalGeneration(TranslatorPreTrainedModel, VaswaniGener
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: getattr(outputs, CACHE)},
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,
