@@ -156,7 +156,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0)[0]
 
 
-def read_recipe(path: Path, flags: Iterable[str] = ()) -> list[str]:
+def read_recipe(path: Path, flags: Iterable[str]) -> list[str]:
     """Read a recipe as flags, except for the keys whose place `flags` take.
 
     Its ``[run]`` table is what an earlier run noted of itself, and is skipped.

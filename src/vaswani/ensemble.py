@@ -179,6 +179,3 @@ def check_is_alike(first: Any, other: Any, number: int) -> None:
                 f"model {number} of an ensemble has {name}={value}, but the first has {expected[name]}: all must have "
                 "the same tokens and positions"
             )
-
-
-__all__ = ["Ensemble"]

@@ -150,7 +150,7 @@ def label_smoothed_sums_by_kernels(
     labels: torch.Tensor,
     label_smoothing: float,
     frozen_row: int | None,
-    rdrop_alpha: float | None = None,
+    rdrop_alpha: float | None,
 ) -> LossSums:
     """Return the sums for (N, D) `states` and (rows,) `labels` of `decoder_states`, as `fused_label_smoothed_sums`."""
     weight, *states = as_one_product(projection, *states)

@@ -68,11 +68,6 @@ class Restored(NamedTuple):
     repairs: int
 
 
-def escape(word: str) -> str:
-    """Write a word's brackets as the treebank does."""
-    return "".join(BRACKETS.get(character, character) for character in word)
-
-
 def linearize(tree: Tree) -> str:
     """Write a tree as symbols, with a space between two."""
     forms = {OPEN: "({}", LEAF: "({})", CLOSE: "){}"}
@@ -164,4 +159,4 @@ def fit(tag: str, word: str) -> str:
     return UNKNOWN_TAG if tag in PUNCTUATION.values() and word != APOSTROPHE else tag
 
 
-__all__ = ["TREES", "Restored", "Tree", "escape", "linearize", "restore"]
+__all__ = ["TREES", "Restored", "Tree", "linearize", "restore"]

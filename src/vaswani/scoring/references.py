@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeVar
 from datasets import Dataset
 
 from vaswani.errors import UserError
-from vaswani.text.hub import load_split
 from vaswani.text.parallel import read_lines
 
 
@@ -58,12 +57,7 @@ def read_files(source: str | None, reference: str, samples: int | None = None) -
 
 
 def read_dataset(
-    name: str,
-    config: str | None,
-    split: str,
-    languages: tuple[str, str],
-    samples: int | None = None,
-    read_split: ReadSplit = load_split,
+    name: str, config: str | None, split: str, languages: tuple[str, str], samples: int | None, read_split: ReadSplit
 ) -> EvaluationSet:
     """Read a split of a dataset.
 
@@ -71,9 +65,9 @@ def read_dataset(
     ----------
     name, config, split, languages
         As for `read_split`.
-    samples : int or None, default=None
+    samples : int or None
         Read only this many pairs.
-    read_split : callable, default=load_split
+    read_split : callable
         Reads datasets of the Hub and folders in its layout, or more than these.
 
     Raises

@@ -100,7 +100,7 @@ def read_windows(descriptor: int, size: int, skip: int = 0) -> Iterator[list[byt
         raise UserError(f"{done:,} lines are done but the input has {done - skip:,}: not what became of it")
 
 
-def whole_lines(path: str, group: int = 1) -> tuple[int, int]:
+def whole_lines(path: str, group: int) -> tuple[int, int]:
     """Return how many whole groups of lines a file has, and their bytes: it may end half-written, if interrupted."""
     lines = position = end = 0
     with open(path, "rb") as file:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from vaswani.models.trees_vaswani import Tree, escape, linearize, restore
+from vaswani.models.trees_vaswani import Tree, linearize, restore
 
 
 def leaf(tag: str, word: str) -> Tree:
@@ -101,7 +101,3 @@ def test_punctuation_and_no_other_word_has_a_part_of_speech_of_punctuation():
 def test_a_sentence_needs_a_word():
     with pytest.raises(ValueError, match="a sentence must have at least one word"):
         restore(SYMBOLS, [])
-
-
-def test_brackets_within_words_are_written_as_the_treebank_does():
-    assert escape("f(x)") == "f-LRB-x-RRB-"
