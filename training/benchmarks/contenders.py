@@ -232,12 +232,10 @@ def main(turn: Turn) -> None:
     result = {"rate": CONTENDERS[turn.contender](turn)}
     if turn.device == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated()
-    if turn.processes == 1:
-        print(json.dumps(result))
-        return
-    if distributed.get_rank() == 0:
+    if turn.processes == 1 or distributed.get_rank() == 0:
         print(json.dumps(result), flush=True)
-    distributed.destroy_process_group()
+    if turn.processes > 1:
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -119,12 +119,11 @@ class Side(NamedTuple):
 
 def embed(encoder: VaswaniStack, decoder: VaswaniStack, dtype: torch.dtype, *sides: Side) -> list[States]:
     """Return the states of sources and targets that enter the two stacks: sections 3.4 and 3.5."""
-    stacks = encoder, decoder
     pad = -1 if encoder.config.pad_token_id is None else encoder.config.pad_token_id
     p = encoder.config.dropout if encoder.training else 0.0
     tables = encoder.embed_tokens.weight, decoder.embed_tokens.weight
     arguments = []
-    for stack, side, table in zip(stacks, sides, tables, strict=True):
+    for stack, side, table in zip((encoder, decoder), sides, tables, strict=True):
         check_ids(side.ids, len(table))
         arguments.append((side.ids, side.places, stack.positions(side.length, side.ids.device).float()))
     if tables[0] is tables[1]:

@@ -50,10 +50,6 @@ class StopRequest(SignalHandler):
             signal.signal(signal.SIGALRM, handler)
 
     def _raise(self, number: int, _: FrameType | None) -> None:
-        self.check()
-
-    def check(self) -> None:
-        """Raise `Interrupted` if there is a reason to end."""
         reason = self.reason()
         if reason is not None:
             raise Interrupted(reason)

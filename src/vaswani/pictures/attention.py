@@ -1,6 +1,5 @@
 """What a model attends to while it translates a sentence: its weights by layer and head, and what each head does."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -234,8 +233,3 @@ def head_facts(weights: np.ndarray, kind: str) -> HeadFacts:
         first=float(weights[:, 0].mean()),
         last=float(weights[:, -1].mean()),
     )
-
-
-def most_entropy(keys: int) -> float:
-    """Return the most entropy that a head can have, in bits: when it looks at this many tokens equally."""
-    return math.log2(max(1, keys))

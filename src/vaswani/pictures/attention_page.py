@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 from html import escape
 from importlib import resources
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .attention import CROSS, END, KINDS, Attention, head_facts, join_words, most_entropy, readable
+from .attention import CROSS, END, KINDS, Attention, head_facts, join_words, readable
 from .look import SERIES, css
 
 
@@ -116,7 +117,7 @@ def describe_alignment(attention: Attention) -> str:
         lines.append(f'<tr><th scope="row" dir="auto">{escape(token)}</th><td dir="auto">{cells}</td></tr>')
     return (
         '<h2 id="alignment">Soft alignment</h2><p>For each word that is written, the words of the source that all '
-        f"heads of all layers together look at most. At most {most_entropy(len(source)):.1f} bits of entropy are "
+        f"heads of all layers together look at most. At most {math.log2(len(source)):.1f} bits of entropy are "
         'possible over this source.</p><div class="scroll" tabindex="0" role="region" aria-labelledby="alignment">'
         '<table><thead><tr><th scope="col">written</th><th scope="col">source</th></tr></thead><tbody>'
         f"{''.join(lines)}</tbody></table></div>"

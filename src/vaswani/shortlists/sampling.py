@@ -1,6 +1,6 @@
 """The pairs that a shortlist is learned from: as many as its statistic needs, of a text of any size."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,7 @@ def choose(
     return chosen
 
 
-def join(sentences: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def join(sentences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of all sentences, one after the other, and the lengths."""
-    sentences = list(sentences)
     lengths = np.array([len(ids) for ids in sentences], dtype=np.int64)
     return np.concatenate([np.empty(0, dtype=np.int32), *sentences]), lengths

@@ -67,10 +67,6 @@ class Bench:
     def forward_and_backward(self) -> None:
         """Run both passes as in training: gradients of the weights and of the input."""
         self.layer(self.x).backward(self.gradient)
-        self.forget_gradients()
-
-    def forget_gradients(self) -> None:
-        """Free all gradients."""
         self.layer.zero_grad()
         self.x.grad = None
 
