@@ -41,9 +41,6 @@ from .shared.flags import (
 from .shared.startup import large_imports
 
 
-Translate = Callable[[Sequence[str], Callable[[int], object]], list[str]]
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags of the command."""
     parser.add_argument("--model", required=True, metavar="DIR_OR_HUB_ID", help="a published model")
@@ -109,7 +106,7 @@ def translator(options: argparse.Namespace, stack: ExitStack) -> line_by_line.Wo
 
 def line_translator(
     model: Any, tokenizer: Any, options: argparse.Namespace, arguments: dict[str, Any], stack: ExitStack
-) -> Translate:
+) -> line_by_line.Work:
     """Return what makes lines of sentences, until the stack is closed; `arguments` are those of `Translator`.
 
     When it is closed, it says how many translations were empty, if any.

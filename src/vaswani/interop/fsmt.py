@@ -10,16 +10,7 @@ from transformers import FSMTForConditionalGeneration
 from vaswani.models.configuration_vaswani import VaswaniConfig
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration
 
-from .marian import ACTIVATIONS, refuse_others
-
-
-# Fields of both configs that mean the same.
-SAME_FIELDS = (
-    "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
-    "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "vocab_size",
-    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "max_position_embeddings",
-    "tie_word_embeddings",
-)  # fmt: skip
+from .marian import ACTIVATIONS, SAME_FIELDS, refuse_others
 
 
 def from_fsmt(fsmt: FSMTForConditionalGeneration) -> VaswaniForConditionalGeneration:
@@ -41,7 +32,7 @@ def from_fsmt(fsmt: FSMTForConditionalGeneration) -> VaswaniForConditionalGenera
         src_vocab_size=(theirs.tgt_vocab_size,),
     )
     config = VaswaniConfig(
-        **{name: getattr(theirs, name) for name in SAME_FIELDS},
+        **{name: getattr(theirs, name) for name in (*SAME_FIELDS, "bos_token_id")},
         activation_function=ACTIVATIONS[theirs.activation_function],
         position_embedding_type="learned",
         source_lang=theirs.langs[0],

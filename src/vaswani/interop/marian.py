@@ -16,7 +16,7 @@ from vaswani.models.decoding_vaswani import PAPERS_DECODING, DecodingSettings, w
 from vaswani.models.modeling_vaswani import VaswaniForConditionalGeneration, sinusoids
 
 
-# Fields of both configs that mean the same.
+# Fields of both configs that mean the same; FSMT's, too.
 SAME_FIELDS = (
     "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
     "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "vocab_size",
