@@ -18,19 +18,12 @@ from vaswani.interop.ctranslate2 import (
 )
 from vaswani.interop.engines import load_engine
 from vaswani.interop.verification import log_probabilities
-from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
 
 
 pytest.importorskip("ctranslate2")
 SENTENCES = ["one two", "six", "three four five one two", "", "two two"]
 LIMIT = {"max_new_tokens": 12}  # random weights find no end
-TEXT = ["one two three four five six"] * 3
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(TEXT, 265)
 
 
 VARIANTS = [{}, {"position_embedding_type": "learned", "max_position_embeddings": 70, "layer_norm_eps": 0.1}]

@@ -11,7 +11,6 @@ from vaswani.interop.engines import load_engine
 from vaswani.interop.onnx import OnnxModel, check_has_graphs, load_onnx, save_for_onnx
 from vaswani.interop.verification import log_probabilities
 from vaswani.models.allowed_tokens_vaswani import AllowedTokens
-from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
 
 
@@ -22,11 +21,6 @@ VARIANTS = [
     {"position_embedding_type": "learned", "max_position_embeddings": 40, "lm_head_bias": True},
     {"activation_function": "swish", "tie_word_embeddings": False, "attention_bias": False, "layer_norm_eps": 0.1},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(["one two three four five six"] * 3, 265)
 
 
 @pytest.fixture(params=VARIANTS, ids=str)

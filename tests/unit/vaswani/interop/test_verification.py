@@ -9,17 +9,11 @@ from vaswani.errors import UserError
 from vaswani.interop import verification
 from vaswani.interop.marian import to_marian
 from vaswani.interop.verification import Agreement, compare, log_probabilities, made_up_sentences
-from vaswani.tokenization import train_tokenizer
 from vaswani.translation import translate
 
 
 TEXT = ["one two three four five six"]
 SEARCHES = {"beam": ({"num_beams": 2}, {"num_beams": 2, "length_penalty": 0.5})}
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(TEXT, 265)
 
 
 def test_the_same_model_agrees(random_model, tokenizer):
