@@ -1,4 +1,4 @@
-"""Runs that look as if they had finished with figures that a test gives; and an evaluation of parses."""
+"""Runs that look as if they had finished with figures that a test gives; a full disk; an evaluation of parses."""
 
 import json
 import shutil
@@ -50,6 +50,18 @@ def finish() -> Callable[..., None]:
             '[run]\nhardware = "a machine"\nprecision = "bf16"\ntorch = "2"\ndate = "today"\n'
         )
         shutil.copy(run.directory / "recipe.toml", run.directory / "model")
+
+    return write
+
+
+@pytest.fixture
+def write_half() -> Callable[..., None]:
+    """Return what `Path.write_text` is on a disk that becomes full in the middle of a file."""
+
+    def write(path: Path, text: str, **options) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text[: len(text) // 2])
+        raise OSError("the disk is full")
 
     return write
 

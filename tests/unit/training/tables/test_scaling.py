@@ -42,16 +42,11 @@ def test_a_row_at_another_scale_is_not_written_over(tmp_path):
     assert (tmp_path / "config.json").read_text() == written
 
 
-def test_a_config_whose_writing_was_cut_short_is_written_anew(tmp_path, monkeypatch):
-    base, whole = ROWS["base"], Path.write_text
-
-    def write_half(path, text, **options):
-        whole(path, text[: len(text) // 2], **options)
-        raise KeyboardInterrupt
-
+def test_a_config_whose_writing_was_cut_short_is_written_anew(write_half, tmp_path, monkeypatch):
+    base = ROWS["base"]
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", write_half)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(OSError, match="full"):
             write_scaled_config(base.config, 0.25, tmp_path)
     write_scaled_config(base.config, 0.25, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["d_model"] == 128

@@ -118,7 +118,7 @@ def test_rewinding_forgets_what_was_translated_later(make, tmp_path):
     assert found == [f"validation.{name}.txt" for name in kept]
 
 
-def test_a_full_disk_leaves_metrics_and_recipe_as_they_are(make, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_metrics_and_recipe_as_they_are(make, write_half, tmp_path, monkeypatch):
     logbook = make(seed=5)
     for step in range(1, 7):
         logbook.log(ROW | {"step": step})
@@ -155,12 +155,6 @@ def test_a_disk_that_fills_up_while_metrics_grow_is_a_sentence(make):
         match=r"metrics\.jsonl could not be written: No space left on device; make room, then resume: .* checkpoint$",
     ):
         logbook.log(ROW)
-
-
-def write_half(path, text, **options):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text[: len(text) // 2])
-    raise OSError("the disk is full")
 
 
 def test_samples_are_one_block_beside_their_references(make, evaluation, capsys, monkeypatch):

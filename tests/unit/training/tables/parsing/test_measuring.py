@@ -54,7 +54,7 @@ def test_a_parser_is_measured_by_each_search_and_once(gold, run, parses, monkeyp
     ]
 
 
-def test_floors_are_measured_once(gold, tmp_path, monkeypatch):
+def test_floors_are_measured_once(gold, write_half, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", write_half)
         with pytest.raises(OSError, match="full"):
@@ -66,9 +66,3 @@ def test_floors_are_measured_once(gold, tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "measure_floors", lambda *_: pytest.fail("measured twice"))
     assert measuring.floors(tmp_path, gold, "validation", gold) == found
     assert [path.name for path in tmp_path.glob("*.json")] == ["floors-validation.json"]
-
-
-def write_half(path, text, **options):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text[: len(text) // 2])
-    raise OSError("the disk is full")

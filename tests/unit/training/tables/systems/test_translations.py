@@ -10,7 +10,7 @@ from training.tables.systems.translations import decode
 from vaswani.scoring.references import EvaluationSet
 
 
-def test_a_text_is_translated_once_and_counted(make_plan, monkeypatch):
+def test_a_text_is_translated_once_and_counted(make_plan, write_half, monkeypatch):
     plan, loaded = make_plan(learning_rate_factors=[1.0]), []
     plan.choose()
     run = plan.plan_runs()[0]
@@ -37,9 +37,3 @@ def test_a_text_is_translated_once_and_counted(make_plan, monkeypatch):
     assert (first.translations, first.tokens) == (["A B", "C"], 5)
     assert loaded == [str(run.directory / "model")]
     assert json.loads((run.directory / "decoding-test.json").read_text())["tokens"] == 5
-
-
-def write_half(path, text, **options):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text[: len(text) // 2])
-    raise OSError("the disk is full")
