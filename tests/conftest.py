@@ -2,13 +2,17 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from small_parser import TREES
 from tiny_run import corpus, finished_run  # noqa: F401  fixtures for every folder
 from transformers import PreTrainedModel
 
 from vaswani import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani.models.trees_vaswani import Tree
+from vaswani.parsing.treebank import read_trees
 from vaswani.results import Evaluation, TranslationEvaluation
 
 
@@ -70,6 +74,13 @@ def batch() -> Callable[..., dict[str, torch.Tensor]]:
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     return make
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> list[Tree]:
+    """Return the trees of `small_parser`."""
+    (tmp_path / "trees").write_text("".join(f"{tree}\n" for tree in TREES))
+    return list(read_trees(tmp_path / "trees"))
 
 
 @pytest.fixture

@@ -5,13 +5,6 @@ from training.data import substitution
 from training.data.substitution import constituents, parts, replaced, substituted
 from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
-from vaswani.parsing.treebank import read_trees
-
-
-@pytest.fixture
-def trees(tmp_path) -> list[Tree]:
-    (tmp_path / "trees").write_text("".join(tree + "\n" for tree in TREES))
-    return list(read_trees(tmp_path / "trees"))
 
 
 def test_constituents_are_named_by_their_label_and_the_one_above(trees):

@@ -1,30 +1,22 @@
-import pytest
-from small_parser import SENTENCES, TREES
+from small_parser import SENTENCES
 
 from vaswani.models.trees_vaswani import linearize, restore
 from vaswani.parsing.scores import GROUPS, score, score_trees
-from vaswani.parsing.treebank import read_trees
 
 
-@pytest.fixture
-def gold(tmp_path):
-    (tmp_path / "gold").write_text("".join(tree + "\n" for tree in TREES))
-    return list(read_trees(tmp_path / "gold"))
-
-
-def test_symbols_are_scored_as_the_trees_that_they_are_repaired_to(gold):
-    references = list(map(linearize, gold))
+def test_symbols_are_scored_as_the_trees_that_they_are_repaired_to(trees):
+    references = list(map(linearize, trees))
     outputs = [references[0], references[1].replace("(VP", "(NP", 1), references[2], "(S (DT)"]
     scores = score(SENTENCES, outputs, references)
-    trees = [restore(output, words.split()).tree for output, words in zip(outputs, SENTENCES, strict=True)]
-    expected = score_trees(gold, trees)
+    read = [restore(output, words.split()).tree for output, words in zip(outputs, SENTENCES, strict=True)]
+    expected = score_trees(trees, read)
     assert scores == expected | {"well_formed": 50.0}  # of the second, a bracket is closed that was not opened
     assert (scores["exact_match"], scores["sentences"], scores["evalb_errors"]) == (50.0, 4, 0)
     assert 0 < scores["bracketing_f1"] < 100
 
 
-def test_right_symbols_score_100(gold):
-    references = list(map(linearize, gold))
+def test_right_symbols_score_100(trees):
+    references = list(map(linearize, trees))
     scores = score(SENTENCES, references, references)
     names = ("bracketing_f1", "bracketing_recall", "bracketing_precision", "exact_match", "tagging_accuracy")
     assert {scores[name] for name in (*names, "well_formed", "no_crossing")} == {100.0}
@@ -38,7 +30,7 @@ def test_a_group_ends_with_its_longest_sentences():
     )
 
 
-def test_sentences_are_grouped_by_their_words(gold):
+def test_sentences_are_grouped_by_their_words():
     long = restore("(S " + "(NN) " * 41 + ")S", ["a"] * 41).tree
     ten, eleven = (restore("(S " + "(NN) " * size + ")S", ["a"] * size).tree for size in (10, 11))
     wrong = restore("(X " + "(NN) " * 11 + ")X", ["a"] * 11).tree

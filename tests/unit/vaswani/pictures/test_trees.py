@@ -2,20 +2,13 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from small_parser import SENTENCES, TREES
+from small_parser import SENTENCES
 
 from vaswani.models.trees_vaswani import Tree
-from vaswani.parsing.treebank import read_trees
 from vaswani.pictures.trees import CHARACTER, GAP, LEVEL, draw_trees, height
 
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture
-def trees(tmp_path) -> list[Tree]:
-    (tmp_path / "trees").write_text("".join(tree + "\n" for tree in TREES))
-    return list(read_trees(tmp_path / "trees"))
 
 
 def texts(svg: str, css: str) -> list[ElementTree.Element]:

@@ -1,15 +1,7 @@
 import pytest
-from small_parser import TREES
 
 from training.tables.parsing import floors
 from training.tables.parsing.floors import measure_floors, right_branching, right_branching_label
-from vaswani.parsing.treebank import read_trees
-
-
-@pytest.fixture
-def trees(tmp_path):
-    (tmp_path / "trees").write_text("".join(tree + "\n" for tree in TREES))
-    return list(read_trees(tmp_path / "trees"))
 
 
 @pytest.mark.parametrize(

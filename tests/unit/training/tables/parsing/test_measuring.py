@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small_parser import SENTENCES, TREES, save_parser
+from small_parser import SENTENCES, save_parser
 from transformers import AutoTokenizer
 
 from training.settings import TrainingSettings
@@ -10,13 +10,6 @@ from training.tables.parsing import measuring
 from training.tables.sweep import Run
 from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
 from vaswani.parsing.scores import score
-from vaswani.parsing.treebank import read_trees
-
-
-@pytest.fixture
-def gold(tmp_path):
-    (tmp_path / "gold").write_text("".join(tree + "\n" for tree in TREES))
-    return list(read_trees(tmp_path / "gold"))
 
 
 @pytest.fixture
@@ -27,16 +20,16 @@ def run(tmp_path) -> Run:
     return Run("run", [], settings, 1.0)
 
 
-def test_trees_are_a_text_of_words_and_symbols(gold):
-    text = measuring.as_text("test", gold)
+def test_trees_are_a_text_of_words_and_symbols(trees):
+    text = measuring.as_text("test", trees)
     assert (text.split, text.sources) == ("test", SENTENCES)
     assert text.references[0] == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
 
 
-def test_a_parser_is_measured_by_each_search_and_once(gold, run, parses, monkeypatch):
-    text = measuring.as_text("test", gold)
+def test_a_parser_is_measured_by_each_search_and_once(trees, run, parses, monkeypatch):
+    text = measuring.as_text("test", trees)
     tokenizer = AutoTokenizer.from_pretrained(run.directory / "model")
-    tokenizer.init_kwargs[PARTS_OF_SPEECH] = {word: tag for tree in gold for word, tag in tree.leaves()}
+    tokenizer.init_kwargs[PARTS_OF_SPEECH] = {word: tag for tree in trees for word, tag in tree.leaves()}
     tokenizer.save_pretrained(run.directory / "model")
     rows = [parses.to_row() | {"bracketing_f1": 4.4}, parses.to_row()]
     rows.append(parses.to_row() | {"split": "validation", "bracketing_f1": 5.5})
@@ -54,15 +47,15 @@ def test_a_parser_is_measured_by_each_search_and_once(gold, run, parses, monkeyp
     ]
 
 
-def test_floors_are_measured_once(gold, write_half, tmp_path, monkeypatch):
+def test_floors_are_measured_once(trees, write_half, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", write_half)
         with pytest.raises(OSError, match="full"):
-            measuring.floors(tmp_path, gold, "validation", gold)
-    found = measuring.floors(tmp_path, gold, "validation", gold)
+            measuring.floors(tmp_path, trees, "validation", trees)
+    found = measuring.floors(tmp_path, trees, "validation", trees)
     assert {evaluation.split for evaluation in found.values()} == {"validation"}
-    text = measuring.as_text("test", gold)
+    text = measuring.as_text("test", trees)
     assert found["PCFG"].bracketing_f1 == score(SENTENCES, text.references, text.references)["bracketing_f1"] == 100
     monkeypatch.setattr(measuring, "measure_floors", lambda *_: pytest.fail("measured twice"))
-    assert measuring.floors(tmp_path, gold, "validation", gold) == found
+    assert measuring.floors(tmp_path, trees, "validation", trees) == found
     assert [path.name for path in tmp_path.glob("*.json")] == ["floors-validation.json"]
