@@ -47,7 +47,7 @@ def load(
         Such as "cpu" or "cuda:1"; None means an accelerator where there is one.
     dtype : str, default="auto"
         Such as "float32" or "bfloat16"; "auto" means the one that it was saved in. "int8" is for our Transformers on a
-        CPU, and none is chosen then by `device` None; where the CPU or torch cannot, float32 takes its place.
+        CPU, which `device` None then means; where the CPU or torch cannot, float32 takes its place.
     torch_compile : bool, default=False
         Whether its searches compile what they can, which is for our Transformers: see `fusion_vaswani`. On a GPU by
         CUDA they record their steps in any case, where they can: see `graphs_vaswani`.

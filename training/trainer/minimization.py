@@ -81,7 +81,7 @@ def choose_kernels(
 ) -> torch.dtype | None:
     """Return the type of the products, if `training.cpu` computes what lies between them; say so, or why not.
 
-    What oneDNN keeps is limited by it.
+    It also limits what oneDNN keeps.
     """
     if accelerator.device.type != "cpu":
         return None

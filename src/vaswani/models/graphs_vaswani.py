@@ -227,7 +227,7 @@ class RecordedStep:
 
 
 class RecordedSteps:
-    """The recorded steps of a decoder, from the one that was not used for the longest time on.
+    """The recorded steps of a decoder, the least recently used first.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ def slope(x: float, y: float, other_x: float, other_y: float) -> float:
 
 
 def share_of_training(point: Point, share: float) -> dict[str, Any] | None:
-    """Return the evaluation on the way that is nearest to a share of the training; None if it is `NEAR` none."""
+    """Return the evaluation on the way that is nearest to a share of the training; None if none is `NEAR` it."""
     wanted = share * point.target_tokens
     seen, nearest = min(point.on_the_way, key=lambda each: abs(each[0] - wanted), default=(0, None))
     return nearest if abs(seen - wanted) <= NEAR * wanted else None

@@ -186,7 +186,7 @@ def open_descriptor(path: str | None, how: int, standard: int, stack: ExitStack)
 
 
 def begin(options: argparse.Namespace, total: int | None, group: int, source: int, target: int) -> int:
-    """Cut off the output behind what it keeps, nothing, or to resume its whole lines; return how many of the input's.
+    """Cut the output off behind what it keeps: to resume its whole lines, else nothing; return how many are done.
 
     Parameters
     ----------
