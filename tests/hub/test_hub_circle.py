@@ -193,7 +193,7 @@ def test_a_run_that_could_not_be_sent_does_not_start(place, name, token, reason)
     assert not (place.folder / "unsent").exists()
 
 
-def test_an_upload_that_breaks_off_is_resumed(place, tmp_path):
+def test_an_upload_that_breaks_off_is_resumed(place):
     """By the command that the complaint names, and without sending again what had arrived."""
     folder = place.folder / "model"
     folder.mkdir()

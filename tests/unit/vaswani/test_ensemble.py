@@ -162,7 +162,7 @@ def test_a_pipeline_takes_an_ensemble(members, tokenizer):
     assert texts == [best.text for [best] in translate(Ensemble(members), tokenizer, SENTENCES, max_new_tokens=6)]
 
 
-def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer, random_model, tiny_config):
+def test_what_an_ensemble_cannot_do_is_refused(members, tokenizer):
     ensemble, source = Ensemble(members), tokenizer("one two", return_tensors="pt")
     for settings in (
         {"do_sample": True},

@@ -20,7 +20,7 @@ from vaswani.translation import translate
 pytestmark = pytest.mark.smoke
 
 
-def test_models_and_tokenizers_that_do_not_fit_are_refused(model, tokenizer, random_model, tiny_config, tmp_path):
+def test_models_and_tokenizers_that_do_not_fit_are_refused(model, tokenizer, tmp_path):
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"has no tokenizer: it must hold a tokenizer\.json"):
         load(str(tmp_path))
@@ -100,7 +100,7 @@ def test_where_int8_is_missing_float32_takes_its_place_and_a_warning_says_so(fol
     assert "int8 is not possible here: no VNNI; the model computes in float32 instead" in caplog.text
 
 
-def test_int8_is_refused_on_a_gpu_and_for_models_of_others(folder, model, tokenizer):
+def test_int8_is_refused_on_a_gpu_and_for_models_of_others(folder, model):
     with pytest.raises(UserError, match=r"dtype='int8' does not go together with .*: int8 is for CPUs"):
         load(folder, device="meta", dtype="int8")
     marian_twin(model).save_pretrained(folder)

@@ -78,7 +78,7 @@ def test_sentences_have_the_length_that_the_point_has(tmp_path):
     assert model.generation_config.extra_target_tokens == PAPERS_DECODING["extra_target_tokens"]
 
 
-def test_translations_become_as_long_as_they_may_and_fill_one_batch(tmp_path, monkeypatch):
+def test_translations_become_as_long_as_they_may_and_fill_one_batch(tmp_path):
     point = replace(TRANSLATING, model="demo", vocabulary=30, tokens=60, length=6, beams=4)
     assert 0.1 < measure(point, tmp_path) / memory.GIGA < 5
     lines = (tmp_path / "output.txt").read_text(encoding="utf-8").splitlines()

@@ -166,7 +166,7 @@ def test_only_what_changed_is_made_again(tmp_path, changed, trained, encoded, mo
     assert len(calls) - trained == encoded
 
 
-def test_each_side_is_encoded_as_what_it_is(tmp_path, cache):
+def test_each_side_is_encoded_as_what_it_is(tmp_path):
     """OPUS-MT's tokenizer has another SentencePiece model for targets."""
     save_vocabulary(tmp_path)
     tokenizer, words = AutoTokenizer.from_pretrained(tmp_path), "zwei klein Hunde ."

@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_while_metrics_grow_is_a_sentence(make):
         logbook.log(ROW)
 
 
-def test_samples_are_one_block_beside_their_references(make, evaluation, capsys, monkeypatch):
+def test_samples_are_one_block_beside_their_references(make, evaluation, monkeypatch):
     logbook, written = make(), []
     monkeypatch.setattr(logbook.progress, "write", written.append)
     text = [[f"{side}{number}" for number in range(10)] for side in "srt"]

@@ -623,7 +623,7 @@ def test_a_refused_resume_sets_no_later_checkpoint_aside(make_loop):
     assert names() == ["set-aside-step-0000006", "step-0000002", "step-0000004"]
 
 
-def test_bpe_dropout_of_a_tokenizer_that_has_none_is_refused(make_loop, corpus, tmp_path):
+def test_bpe_dropout_of_a_tokenizer_that_has_none_is_refused(make_loop, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "one": 1, "<pad>": 2}, unk_token="<pad>"))
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     wrap_tokenizer(tokenizer).save_pretrained(tmp_path / "words")

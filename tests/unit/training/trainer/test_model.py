@@ -59,7 +59,7 @@ def test_a_config_whose_decoding_cannot_be_used_is_refused_before_the_training(d
         load_config(str(tmp_path))
 
 
-def test_the_model_fits_its_tokenizer_knows_its_direction_and_decodes_as_its_config_says(tokenizer, tmp_path):
+def test_the_model_fits_its_tokenizer_knows_its_direction_and_decodes_as_its_config_says(tokenizer):
     model = build_model(load_config("demo"), tokenizer, ("nl", "fr"), "eager")
     config = model.config
     assert (config.source_lang, config.target_lang, config._attn_implementation) == ("nl", "fr", "eager")

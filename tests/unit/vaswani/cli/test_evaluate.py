@@ -373,9 +373,7 @@ def test_flags_reach_both_models_and_the_likelihood(published, monkeypatch):
     assert batches == [99]
 
 
-def test_pairs_beyond_a_table_of_positions_are_left_out_of_the_likelihood(
-    random_model, tokenizer, files, tmp_path, capsys
-):
+def test_pairs_beyond_a_table_of_positions_are_left_out_of_the_likelihood(random_model, tokenizer, files, capsys):
     tokenizer.save_pretrained("model")
     random_model(vocab_size=265, position_embedding_type="learned", max_position_embeddings=20).save_pretrained(
         "model"
@@ -501,7 +499,7 @@ def test_what_does_not_go_with_trees_is_refused(flags, sentence, treebank):
     assert str(refused.value).startswith(sentence)
 
 
-def test_a_shortlist_is_named_among_the_tricks_and_compared_with_none(model, tokenizer, files, tmp_path, capsys):
+def test_a_shortlist_is_named_among_the_tricks_and_compared_with_none(model, tokenizer, files, capsys):
     model.save_pretrained("model")
     tokenizer.save_pretrained("model")
     flags = ["--model", "model", "--source", "test.en", "--reference", "test.de", "--max_new_tokens", "5"]

@@ -156,7 +156,7 @@ def test_the_alignment_is_the_mean_of_encoder_decoder_attention_over_words(inter
     np.testing.assert_allclose(np.sum(found.weights, axis=1), 1, atol=1e-5)
 
 
-def test_an_empty_line_and_a_model_without_attention_have_no_alignment(interpreter, monkeypatch):
+def test_an_empty_line_and_a_model_without_attention_have_no_alignment(interpreter):
     assert interpreter.align(" ", "") is interpreter.align("one", " ") is None
     interpreter.model.config.attention = "none"
     assert interpreter.align("one", "eins") is None

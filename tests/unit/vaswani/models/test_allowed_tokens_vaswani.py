@@ -96,7 +96,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("state", [IncrementalState, ModelState])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_cut_output_layer_gives_what_the_processor_gives(settings, state, model, source, widths, monkeypatch):
+def test_a_cut_output_layer_gives_what_the_processor_gives(settings, state, model, source, widths):
     if state is ModelState:
         model.lm_head.register_forward_hook(lambda *given: None)
     assert isinstance(model.decoder_state(1, {"encoder_outputs": (torch.zeros(4, 7, 16),)}), state)
@@ -176,7 +176,7 @@ def test_where_all_that_is_allowed_is_ruled_out_nothing_has_a_probability(given,
     assert output.sequences_scores.tolist() == [-math.inf] * 4
 
 
-def test_an_output_layer_with_a_bias_is_cut_with_it(model, source, random_model):
+def test_an_output_layer_with_a_bias_is_cut_with_it(model, source):
     model.lm_head.bias = torch.nn.Parameter(torch.randn(23) * 3)
     settings = BEAMS | {"return_dict_in_generate": True, "logits_processor": [AllowedTokens(IDS)]}
     cut, plain = model.generate(**source, **settings), model.generate(**source, **settings, output_scores=True)

@@ -140,7 +140,7 @@ def test_steps_with_a_cache_equal_one_pass_without(lengths, batch):
     assert model(**inputs, use_cache=False).past_key_values is None
 
 
-def test_of_a_table_of_positions_no_row_is_missing(batch):
+def test_of_a_table_of_positions_no_row_is_missing():
     model = small_model(max_position_embeddings=6)
     message = r"^a sequence of 7 tokens is longer than max_position_embeddings=6, the rows of the learned"
     with pytest.raises(ValueError, match=message):

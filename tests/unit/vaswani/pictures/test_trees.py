@@ -62,7 +62,7 @@ def test_everything_lies_within_the_picture_and_no_two_lines_cross(trees):
             assert not (left < x < right and top < y < bottom)
 
 
-def test_marks_of_xml_within_words_are_text(trees):
+def test_marks_of_xml_within_words_are_text():
     svg = draw_trees({"model": Tree("S", [Tree("NN", ["<b>&"])])})
     assert [text.text for text in texts(svg, "word")] == ["<b>&"]
     assert not re.search("<b>", svg)

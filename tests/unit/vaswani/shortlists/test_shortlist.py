@@ -13,7 +13,7 @@ from vaswani.tokenization import train_tokenizer
 
 
 @pytest.fixture
-def shortlist(tokenizer):
+def shortlist():
     """Of 30 types, each of which has the next two as candidates; the last has one, the first none."""
     candidates = torch.arange(30)[:, None] + torch.tensor([1, 2])
     candidates[0], candidates[29] = -1, torch.tensor([0, -1])

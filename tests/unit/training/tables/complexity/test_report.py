@@ -73,7 +73,7 @@ def test_costs_are_those_that_were_measured_in_other_units(grid, records):
     assert len(set(titles)) == len(titles)
 
 
-def test_self_attention_has_more_operations_than_recurrence_from_n_equal_to_d(grid, records):
+def test_self_attention_has_more_operations_than_recurrence_from_n_equal_to_d(grid):
     wide = dataclasses.replace(grid, widths=(32, 64), rows=[ROWS["self-attention"], ROWS["recurrent"]])
     flops = [
         measuring.Record(quantity, name, Size(n, d), cost(n, d) * (factor if name == "recurrent" else 1))
