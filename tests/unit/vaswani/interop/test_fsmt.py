@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from opus_model import random_weights
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 from vaswani.errors import UserError
@@ -18,12 +19,7 @@ for STACK, FFN in (("encoder", 32), ("decoder", 48)):
 
 def fsmt_model(**changes):
     """Return a model as those of WMT 2019, of random weights."""
-    model = FSMTForConditionalGeneration(FSMTConfig(**WMT | changes)).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "embed_positions" not in name:
-                weight.normal_(float(name.endswith("norm.weight")), 0.3)
-    return model
+    return random_weights(FSMTForConditionalGeneration(FSMTConfig(**WMT | changes)).eval())
 
 
 def batch_of():

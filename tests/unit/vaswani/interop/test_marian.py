@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from opus_model import random_weights
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
 from training.settings import ROOT
@@ -42,11 +43,8 @@ def logits_of(model, inputs):
 
 def opus_model(**changes):
     """Return a model as OPUS-MT's are, of random weights, with a bias for each type."""
-    model = MarianMTModel(MarianConfig(**OPUS | changes)).eval()
+    model = random_weights(MarianMTModel(MarianConfig(**OPUS | changes)).eval())
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "embed_positions" not in name:
-                weight.normal_(float(name.endswith("norm.weight")), 0.3)
         model.final_logits_bias.normal_()
         model.model.decoder.embed_tokens.weight[22] = 0
     return model
