@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from training.settings import ModelSettings
 from vaswani.errors import UserError, first_line
 from vaswani.files import write_text
-from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH
+from vaswani.models.legal_trees_vaswani import PARTS_OF_SPEECH, LegalTrees
 from vaswani.tokenization import train_tokenizer, wrap_tokenizer
 
 
@@ -41,8 +41,8 @@ def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool
     name = getattr(settings, field)
     if name is not None:
         tokenizer = load_named_tokenizer(name, field)
-        if has_trees and not tokenizer.is_fast:
-            raise UserError(f"{field}={name!r} is a {type(tokenizer).__name__}: a parser's must have a tokenizer.json")
+        if has_trees:
+            check_is_parsers(tokenizer, f"{field}={name!r}")
         if settings.model_name_or_path is None and settings.vocab_size not in (None, len(tokenizer)):
             raise UserError(
                 f"vocab_size={settings.vocab_size} contradicts tokenizer_name={name!r}, which has {len(tokenizer)} "
@@ -54,6 +54,16 @@ def load_tokenizer(settings: ModelSettings, train_text: Dataset, has_trees: bool
     if has_trees:
         add_parts_of_speech(tokenizer, parts_of_speech(train_text))
     return tokenizer
+
+
+def check_is_parsers(tokenizer: PreTrainedTokenizerBase, given: str) -> None:
+    """Refuse a tokenizer that a parser cannot have, such as that of a model that translates."""
+    if not tokenizer.is_fast:
+        raise UserError(f"{given} is a {type(tokenizer).__name__}: a parser's must have a tokenizer.json")
+    try:
+        LegalTrees(tokenizer, [["word"]])  # which evaluations search with
+    except ValueError as error:
+        raise UserError(f"{given}: {error}") from error
 
 
 def add_parts_of_speech(tokenizer: PreTrainedTokenizerBase, new: dict[str, str]) -> None:

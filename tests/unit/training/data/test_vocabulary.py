@@ -116,6 +116,14 @@ def test_a_parsers_tokenizer_knows_the_parts_of_speech_of_words(tmp_path, monkey
     assert other.init_kwargs["parts_of_speech"] == expected | {"ab": "NN RB VB", "gh": "NN"}
 
 
+def test_a_tokenizer_of_translations_is_no_parsers(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "named")
+    for field in ("tokenizer_name", "model_name_or_path"):
+        given = ModelSettings(**{field: str(tmp_path / "named")})
+        with pytest.raises(UserError, match=f"{field}='.*named': the tokenizer has no symbols of trees"):
+            load_tokenizer(given, TREES, has_trees=True)
+
+
 def test_only_frequent_words_have_their_parts_of_speech_kept(monkeypatch):
     monkeypatch.setattr(vocabulary, "DICTIONARY_WORDS", 1)
     tokenizer = load_tokenizer(ModelSettings(vocab_size=265), TREES, has_trees=True)
