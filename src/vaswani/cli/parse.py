@@ -13,7 +13,9 @@ the same command with --resume parses the others.
 """
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the search write whatever the model finds likely, and repair it, instead of nothing but trees",
     )
-    parser.add_argument("--picture", metavar="FILE.svg", help="draw the first tree that is written")
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw the first tree of the output")
     parser.add_argument("--gold", metavar="FILE", help="draw the first tree of this file beside it")
     add_decoding_flags(parser)
     add_batch_flags(parser)
@@ -114,6 +116,9 @@ class LineParser:
         self.gold = {"gold": next(read_trees(options.gold))} if options.gold else {}
         self.is_drawn = options.picture is None
         how = {"is_constrained": not options.unconstrained, "workers": workers}
+        if options.resume and os.path.isfile(options.output):
+            with suppress(UserError):  # of a first line that is not whole: it is parsed again
+                self._draw_first(read_trees(options.output))
         self.check_memory = line_by_line.memory_check(model, tokenizer, decoding(options), options, **how)
 
     def __call__(self, lines: Sequence[str], on_batch: Callable[[int], object]) -> list[str]:
@@ -157,7 +162,7 @@ class LineParser:
             raise UserError(str(error)) from error
 
     def _draw_first(self, trees: Iterator[Tree]) -> None:
-        """Draw the first of all trees that are written, once."""
+        """Draw the first of all trees of the output, once."""
         first = None if self.is_drawn else next(trees, None)
         if first is not None:
             Path(self.options.picture).write_text(draw_trees({"model": first} | self.gold), encoding="utf-8")

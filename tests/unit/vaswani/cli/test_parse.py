@@ -126,6 +126,22 @@ def test_the_first_tree_is_drawn_beside_gold():
     assert svg.count(">sleeps<") == 2
 
 
+@pytest.mark.parametrize("lines", [1, len(LINES)])
+def test_resumed_the_first_tree_of_the_output_is_drawn_beside_gold(lines):
+    Path("gold").write_text(TREES[0] + "\n")
+    whole = parse()
+    Path("out").write_text("".join(f"{line}\n" for line in whole[:lines]))
+    assert parse("--picture", "out.svg", "--gold", "gold", "--resume") == whole
+    assert Path("out.svg").read_text().count(">sleeps<") == 2
+
+
+def test_resumed_without_a_whole_tree_the_first_one_that_is_written_is_drawn():
+    whole = parse()
+    Path("out").write_text("(S (half")
+    assert parse("--picture", "out.svg", "--resume") == whole
+    assert ">sleeps<" in Path("out.svg").read_text()
+
+
 def test_of_several_windows_the_first_tree_is_drawn_and_each_is_parsed_in_batches_of_the_size_asked_for(monkeypatch):
     from vaswani import translation
 
