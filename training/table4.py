@@ -29,6 +29,7 @@ from training.tables.parsing.rows import Row, checksums, make_rows, write_treeba
 from training.tables.sweep import Run, run_and_report
 from training.trainer.model import load_config
 from vaswani.cli import Parser, exit_status
+from vaswani.errors import UserError
 from vaswani.models.trees_vaswani import Tree
 from vaswani.parsing.treebank import PREFIX, find_files, read_trees
 
@@ -38,6 +39,7 @@ SET_BY_THE_TABLE = {
     "dataset_name": "--treebank names it",
     "train_file": "--treebank names the trees",
     "max_train_samples": "--shares has them",
+    "max_eval_samples": "each search, and each floor, is scored on all trees",
     "model_name_or_path": "its parsers begin with new weights",
 }
 
@@ -90,6 +92,9 @@ def make_run(row: Row, options: argparse.Namespace, flags: list[str]) -> Run:
         arguments += ["--treebank_parts=0", "--treebank_made=0"]
     settings = parse_settings(arguments)
     command.check_starts_anew(settings.model)
+    for name in ("max_train_samples", "max_eval_samples"):
+        if (given := getattr(settings.data, name)) is not None:
+            raise UserError(f"{name}={given} must not stand in the recipe: {SET_BY_THE_TABLE[name]}")
     optimization = settings.optimization
     config = load_config(settings.model.config_name)
     config.vocab_size = count_types(settings.model)

@@ -55,6 +55,10 @@ def test_a_run_has_recipe_treebank_folder_and_flags(treebank, tmp_path):
     options.recipe.write_text('model_name_or_path = "it"\nsource_lang = "en"\ntarget_lang = "tree"\n')
     with pytest.raises(UserError, match=r"^model_name_or_path='it' must not stand in the recipe"):
         table4.make_run(Row(0.5), options, flags)
+    for name in ("max_train_samples", "max_eval_samples"):
+        options.recipe.write_text(f'{name} = 5\nsource_lang = "en"\ntarget_lang = "tree"\n')
+        with pytest.raises(UserError, match=f"^{name}=5 must not stand in the recipe: "):
+            table4.make_run(Row(0.5), options, flags)
     options.recipe = table4.ROOT / "training" / "recipes" / "parser-small.toml"
     plain = table4.make_run(Row(1.0, is_plain=True), options, flags).settings
     assert (plain.data.treebank_parts, plain.data.treebank_made) == (0, 0)
@@ -68,6 +72,7 @@ def test_a_run_has_recipe_treebank_folder_and_flags(treebank, tmp_path):
         (["--shares", "2", "--list"], "shares: '2' must be above 0 and at most 1"),
         (["--shares", "0.01,1", "--list"], "^shares: 0.01 must leave at least one of 8 training trees$"),
         (["--max_train_samples", "5"], "--max_train_samples is no flag of the whole table: --shares has them"),
+        (["--max_eval_samples", "5"], "--max_eval_samples is no flag of the whole table: each search, and each floor"),
         (["--dataset_name", "x"], "--dataset_name is no flag of the whole table: --treebank names it"),
         (["--max_stepps", "5"], "unknown flag '--max_stepps': the nearest known one is 'max_steps'"),
     ],
