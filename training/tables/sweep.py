@@ -88,7 +88,13 @@ class Run:
         return self.process is not None and self.process.poll() is None
 
     def check(self) -> None:
-        """Refuse a directory that holds another run."""
+        """Refuse a directory that holds another run, and a name on the Hub that all runs of a sweep would have."""
+        name = self.settings.reporting.hub_model_id
+        if name is not None:
+            raise UserError(
+                f"hub_model_id={name!r} must be left out, as by --hub_model_id none: each run's model has the name of "
+                "its own folder"
+            )
         changed = changed_settings(self.directory, self.settings)
         if changed:
             raise UserError(

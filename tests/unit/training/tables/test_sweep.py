@@ -24,6 +24,14 @@ def test_a_directory_of_another_recipe_is_refused(finished_row):
         run.check()
 
 
+def test_one_name_on_the_hub_for_all_runs_is_refused(planned_run):
+    run = planned_run("base")
+    run.check()
+    run.settings.reporting.hub_model_id = "me/mine"
+    with pytest.raises(UserError, match=r"^hub_model_id='me/mine' must be left out, as by --hub_model_id none: each"):
+        run.check()
+
+
 def test_a_run_says_what_it_trains_on(planned_run):
     data = planned_run("base").settings.data
     run = planned_run("A-h1")
