@@ -51,7 +51,8 @@ def eval_results(
         Its name on the Hub, if it has one, and its configuration.
     """
     row, is_parsing = evaluation.to_row(), isinstance(evaluation, ParsingEvaluation)
-    how = {name: row[name] for name in ("decoding", "checkpoint", "averaged_checkpoints") if row.get(name) is not None}
+    names = ("sentences", "decoding", "checkpoint", "averaged_checkpoints")
+    how = {name: row[name] for name in names if row.get(name) is not None}
     return [
         EvalResult(
             task_type="token-classification" if is_parsing else "translation",

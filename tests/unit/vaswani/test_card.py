@@ -51,6 +51,7 @@ def test_every_metric_of_the_model_index_is_named_as_what_it_is(evaluation):
         "perplexity of a word piece, teacher-forced": ("perplexity", 3.49, None),
     }
     for result in results:
+        assert result.metric_args["sentences"] == evaluation.sentences  # perhaps the first ones of the split
         assert result.metric_args["decoding"] == "beam 4, alpha 0.6"
         assert (result.metric_args["checkpoint"], result.metric_args["averaged_checkpoints"]) == ("step 500", 4)
         assert (result.dataset_type, result.dataset_name, result.dataset_config) == ("some/news", "News", "en-de")
