@@ -25,6 +25,7 @@ from training.machine import PACKAGES, check_device, describe_hardware, installe
 from training.tables.layout import align
 from vaswani.cli import exit_status
 from vaswani.cli.shared.outputs import check_outputs
+from vaswani.errors import UserError
 
 
 class Benchmark(NamedTuple):
@@ -43,14 +44,23 @@ BENCHMARKS = {
     "memory": Benchmark(memory.add_flags, memory.run),
 }
 
+# What is measured on a CPU, whatever else there is, and why.
+OF_A_CPU = {
+    "engines": "not every engine computes on a GPU",
+    "memory": "peaks are those of processes, not of a GPU",
+}
+
 
 def main(arguments: list[str]) -> None:
     """Run one benchmark or all; print a table of each and write everything as JSON."""
     options = parse(arguments)
     check_device(options.device)
+    names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
+    for name in names:
+        if name in OF_A_CPU and options.device != "cpu":
+            raise UserError(f"device={options.device!r} must be cpu for {name}: {OF_A_CPU[name]}")
     picture = getattr(options, "picture", None)  # of one benchmark alone
     check_outputs({"--json": options.json, "--picture": None if picture is None else str(picture)}, {})
-    names = [options.benchmark] if options.benchmark else list(BENCHMARKS)
     report: dict[str, Any] = {
         "command": shlex.join(sys.argv),
         "date": time.strftime("%Y-%m-%d"),

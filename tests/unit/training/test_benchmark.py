@@ -31,6 +31,14 @@ def test_a_gpu_that_is_not_there_is_refused():
         benchmark.main(["train", "--device", "cuda"])
 
 
+@pytest.mark.parametrize(("arguments", "named"), [(["memory"], "memory"), (["engines"], "engines"), ([], "engines")])
+def test_what_computes_on_a_cpu_alone_is_not_called_a_measurement_of_a_gpu(arguments, named, monkeypatch):
+    monkeypatch.setattr(benchmark, "check_device", lambda device: None)
+    monkeypatch.setattr(benchmark, "describe_hardware", lambda device: pytest.fail("it was about to be measured"))
+    with pytest.raises(UserError, match=rf"^device='cuda' must be cpu for {named}: "):
+        benchmark.main([*arguments, "--device", "cuda"])
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "BENCHMARKS", dict.fromkeys(benchmark.BENCHMARKS, None))
     monkeypatch.setattr(benchmark, "parse", lambda _: argparse.Namespace(**given, benchmark="memory", device="cpu"))

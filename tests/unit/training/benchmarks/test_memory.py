@@ -6,7 +6,6 @@ import pytest
 from training import benchmark
 from training.benchmarks import memory
 from training.benchmarks.memory import LINES, TRAINING, TRANSLATING, fit, measure, model_folder, points_of
-from vaswani.errors import UserError
 from vaswani.loading import load
 from vaswani.models.decoding_vaswani import PAPERS_DECODING
 
@@ -48,12 +47,6 @@ def test_growth_is_drawn_over_every_axis(pretended, tmp_path):
     assert ElementTree.fromstring(text).tag.endswith("svg")
     for words in (*memory.TITLES.values(), "translating, small", "training, base-en-de", "var(--blue)"):
         assert words in text
-
-
-def test_of_a_gpu_nothing_is_measured():
-    options = benchmark.parse(["memory", "--device", "cuda"])
-    with pytest.raises(UserError, match=r"^device='cuda' must be cpu here: "):
-        memory.run(options)
 
 
 def test_a_line_goes_through_points_that_lie_on_one():
