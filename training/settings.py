@@ -190,7 +190,7 @@ class OptimizationSettings:
     )
     length_groups: Annotated[int, AT_LEAST_1] = _setting(
         "Groups of similar length that an update is made of (section 5.1: 1; the original code: one per GPU, 8). More "
-        "mix the lengths and need less padding, but are smaller.",
+        "mix the lengths and need less padding, but are smaller; no more are made than can hold the longest pair.",
         default=1,
     )
     max_tokens_per_device: Annotated[int, AT_LEAST_1] = _setting(

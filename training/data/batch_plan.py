@@ -91,7 +91,7 @@ def plan_epoch(
     radix sort.
     """
     longest = int(max(source_lengths.max(), target_lengths.max()))
-    length_groups = max(1, min(length_groups, max_tokens // longest))
+    length_groups = possible_groups(length_groups, longest, max_tokens)
     group_tokens = max_tokens // length_groups
     dtype = np.int16 if longest < 2**15 else np.int32
     lengths = source_lengths.astype(dtype, copy=False), target_lengths.astype(dtype, copy=False)
@@ -102,6 +102,11 @@ def plan_epoch(
     shuffled = generator.permutation(len(group_starts) - 1)
     updates = [shuffled[first : first + length_groups] for first in range(0, len(shuffled), length_groups)]
     return EpochPlan(order, group_starts, updates)
+
+
+def possible_groups(length_groups: int, longest: int, max_tokens: int) -> int:
+    """Return how many groups an update has: no more than can hold the longest sentence each, but one."""
+    return max(1, min(length_groups, max_tokens // longest))
 
 
 def _sort_by_lengths(

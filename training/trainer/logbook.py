@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from training.data.batch_plan import possible_groups
 from training.data.preparation import Prepared, lengths
 from training.machine import PACKAGES, describe_commit, describe_hardware, installed_version
 from training.recipe import write_recipe
@@ -228,10 +229,15 @@ def describe_training(
     if data.target_lang == TREES:
         task = f"parse {data.source_lang}"
     together = f" ({accelerator.distributed_type.value})" if accelerator.num_processes > 1 else ""
-    source, target = (int(side.sum(dtype=np.int64)) for side in lengths(prepared.encoded["train"]))
+    sides = lengths(prepared.encoded["train"])
+    source, target = (int(side.sum(dtype=np.int64)) for side in sides)
     # The longer side fills an update, and an epoch ends with one that it need not fill.
     of_update = target / math.ceil(max(source, target) / optimization.max_tokens_per_batch)
     in_all = optimization.max_steps * of_update
+    longest, wanted = max(int(side.max()) for side in sides), optimization.length_groups
+    groups, in_groups = possible_groups(wanted, longest, optimization.max_tokens_per_batch), ""
+    if groups < wanted:
+        in_groups = f" in {groups} groups, not length_groups={wanted}, since each must have room for {longest}"
     most = "" if run.early_stopping_patience is None else "at most "
     limit = "" if run.max_time is None else f"; ends after {as_time(60 * run.max_time)} (max_time), to be resumed"
     splits = " and ".join(str(split) for split in prepared.text if split != "train")
@@ -240,8 +246,8 @@ def describe_training(
     return (
         f"Learns to {task}: {model.config.model_type} model, {model.num_parameters():,} parameters, d_model "
         f"{model.config.d_model}\n"
-        f"Trains for {most}{optimization.max_steps:,} updates of about {two_digits(of_update)} target tokens, "
-        f"{two_digits(in_all)} in all ({in_all / target:.3g} epochs){limit}\n"
+        f"Trains for {most}{optimization.max_steps:,} updates of about {two_digits(of_update)} target tokens"
+        f"{in_groups}, {two_digits(in_all)} in all ({in_all / target:.3g} epochs){limit}\n"
         f"Evaluates {on_the_way}on {splits} at the end; saves {describe_saving(run)}\n"
         f"{accelerator.num_processes} process(es) on {accelerator.device.type}{together}, precision "
         f"{accelerator.mixed_precision}; writes to {run.output_dir}"

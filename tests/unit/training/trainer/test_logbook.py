@@ -248,6 +248,10 @@ def test_a_run_says_what_it_will_do(described):
         ({"target_lang": "tree"}, "Learns to parse en: vaswani model"),
         ({"max_time": 90.0}, "epochs); ends after 1 h 30 min (max_time), to be resumed"),
         ({"early_stopping_patience": 3}, "Trains for at most 100,000 updates of about 24,000 target tokens"),
+        (
+            {"length_groups": 8, "max_tokens_per_batch": 300},
+            " target tokens in 5 groups, not length_groups=8, since each must have room for 58, ",
+        ),
         ({"eval_steps": 0}, "Evaluates on validation and test at the end; "),
         ({"eval_steps": 60, "max_steps": 60}, "Evaluates on validation and test at the end; "),
         ({"save_minutes": 10.0}, "saves a checkpoint every 10 minutes"),
