@@ -29,6 +29,7 @@ class Rule(NamedTuple):
 
 
 AT_LEAST_0 = Rule(lambda value: value >= 0, "at least 0")
+NONE_OR_AT_LEAST_2 = Rule(lambda value: value == 0 or value >= 2, "0, or at least 2 words")
 AT_LEAST_1 = Rule(lambda value: value >= 1, "at least 1")
 AT_LEAST_2 = Rule(lambda value: value >= 2, "at least 2: one and </s>")
 ABOVE_0 = Rule(lambda value: value > 0, "above 0")
@@ -105,7 +106,7 @@ class DataSettings:
         "(Provilkov et al. 2020: 0.1); none means never, as in the paper. Sentences become a quarter longer.",
         default=None,
     )
-    treebank_parts: Annotated[int | None, AT_LEAST_0] = _setting(
+    treebank_parts: Annotated[int | None, NONE_OR_AT_LEAST_2] = _setting(
         "Of a treebank: train also on the constituents that have 2 to N words, as trees of their own.", default=None
     )
     treebank_made: Annotated[int | None, AT_LEAST_0] = _setting(

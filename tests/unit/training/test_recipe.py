@@ -230,6 +230,7 @@ def test_names_of_files_may_have_commas_in_flags_and_recipes(tmp_path):
         (["--max_tokens_per_device", "100"], "max_tokens_per_device=100 must hold .* max_source_length=256"),
         (["--vocab_size", "0"], "vocab_size=0 must be at least 1"),
         (["--length_groups", "0"], "length_groups=0 must be at least 1"),
+        (["--treebank_parts", "1"], "treebank_parts=1 must be 0, or at least 2 words"),
         (["--max_time", "0"], "max_time=0.0 must be above 0 minutes"),
         (["--early_stopping_patience", "0"], "early_stopping_patience=0 must be at least 1"),
         (["--early_stopping_patience", "2", "--eval_steps", "0"], "early_stopping_patience=2 needs eval_steps"),
