@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 # Where `generate()` keeps the logits of all steps (`keeps_steps`), batches must be smaller.
 MAX_SCORE_BYTES = 1 << 30
 SCORES_OF_SEQUENCES = {"return_dict_in_generate": True}
-SCORES = SCORES_OF_SEQUENCES | {"output_scores": True}
 # The settings of length with which a model writes one token; None where they are left out.
 ONE_TOKEN = {"max_new_tokens": 1, "min_new_tokens": 0, "max_length": None, "min_length": None}
 # Workers get no smaller shares of the sentences that are left: matrix products need rows.
@@ -34,8 +33,9 @@ MIN_SHARE = 16
 class Hypothesis(NamedTuple):
     """One translation of a sentence, and its score if that was asked for.
 
-    With beams the score is what the search ranks by, log-probability over length penalty; without, it is the
-    log-probability. An empty sentence has the empty translation with score 0.
+    With beams the score is what the search ranks by, log-probability over length penalty. Without, it is the
+    log-probability, in which whatever a setting such as `min_new_tokens` rules out keeps its share; with a shortlist,
+    that among its tokens. An empty sentence has the empty translation with score 0.
     """
 
     text: str
@@ -100,7 +100,9 @@ class Translator:
         limits = [most for most in (max_source_length, max_positions(model.config)) if most is not None]
         self.limit = min(limits, default=None)
         # No method of this object: it would refer to itself, and hold the model when its user does not any more.
-        asked = SCORES if self.keeps_steps else SCORES_OF_SEQUENCES if with_scores else {}
+        asked = SCORES_OF_SEQUENCES if with_scores else {}
+        if self.keeps_steps:
+            asked = asked | {"output_logits" if shortlist is None else "output_scores": True}
         batches = BatchTranslator(model, tokenizer, constraint, shortlist, generate_kwargs | asked)
         self.pool = Pool(batches, choose_workers(workers, model.device))
 
@@ -294,7 +296,10 @@ def _scores(model: PreTrainedModel, output: Any) -> list[float]:
     """Return the scores by which beam search ranked, or else log-probabilities."""
     if getattr(output, "sequences_scores", None) is not None:
         return output.sequences_scores.tolist()
-    steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    steps = output.scores if output.logits is None else output.logits  # the former with a shortlist
+    for logits in steps:
+        logits[:, model.config.pad_token_id] = -torch.inf  # no search writes it
+    steps = model.compute_transition_scores(output.sequences, steps, normalize_logits=True)
     # The scores of <pad> after </s> do not count.
     ended = (output.sequences[:, 1:] == model.config.pad_token_id)[:, : steps.shape[1]]
     return steps.masked_fill(ended, 0.0).sum(1).tolist()

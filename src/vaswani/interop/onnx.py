@@ -281,7 +281,7 @@ class OnnxModel(VaswaniForConditionalGeneration):
         """
         if self.has_own_search(generation_config, **kwargs):
             return super().generate(inputs, generation_config, **kwargs)
-        alone = kwargs | {"return_dict_in_generate": False, "output_scores": False}
+        alone = kwargs | dict.fromkeys(("return_dict_in_generate", "output_scores", "output_logits"), False)
         ids, mask = kwargs.get("input_ids") if inputs is None else inputs, kwargs.get("attention_mask")
         if ids is None or mask is None or not self.has_own_search(generation_config, **alone):
             asked = self._settings(alone, generation_config)[0].foreign or "all else"

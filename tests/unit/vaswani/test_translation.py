@@ -9,6 +9,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, Suppress
 
 from vaswani import TranslationPipeline, translation, workers
 from vaswani.errors import UserError
+from vaswani.models.allowed_tokens_vaswani import AllowedTokens
 from vaswani.tokenization import wrap_tokenizer
 from vaswani.translation import make_batches, translate
 
@@ -43,13 +44,27 @@ def test_beside_a_longer_sentence_a_greedy_translation_ends_where_it_would_alone
         assert found.score == pytest.approx(alone.score, abs=1e-3)
 
 
-def test_the_score_of_greedy_search_is_the_log_probability(model, tokenizer):
-    [[best]] = translate(model, tokenizer, ["one two"], max_new_tokens=6, with_scores=True)
+@pytest.mark.parametrize("given", [{}, {"min_new_tokens": 4}, {"no_repeat_ngram_size": 1}], ids=str)
+def test_the_score_of_greedy_search_is_the_log_probability(given, model, tokenizer):
+    """Whatever a setting rules out keeps its share, as in beam search."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] *= 3  # </s> is likely
+    [[best]] = translate(model, tokenizer, ["one two"], max_new_tokens=6, with_scores=True, **given)
     source = tokenizer("one two", return_tensors="pt")
-    output = model.generate(**source, max_new_tokens=6)
+    output = model.generate(**source, max_new_tokens=6, **given)
     logits = model(**source, decoder_input_ids=output[:, :-1]).logits
     logits[..., model.config.pad_token_id] = -torch.inf  # never generated
     expected = logits.log_softmax(-1).gather(-1, output[:, 1:, None]).sum()
+    assert best.score == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_the_score_of_greedy_search_with_a_shortlist_is_the_log_probability_among_its_tokens(model, tokenizer):
+    ids = torch.arange(0, 256, 2)
+    [[best]] = translate(model, tokenizer, ["one"], max_new_tokens=6, with_scores=True, shortlist=lambda sources: ids)
+    source = tokenizer("one", return_tensors="pt")
+    output = model.generate(**source, max_new_tokens=6, logits_processor=[AllowedTokens(ids)])
+    logits = model(**source, decoder_input_ids=output[:, :-1]).logits[..., ids]
+    expected = logits.log_softmax(-1).gather(-1, output[:, 1:, None] // 2).sum()
     assert best.score == pytest.approx(expected.item(), abs=1e-4)
 
 
@@ -168,7 +183,7 @@ def test_our_beam_search_scores_without_keeping_logits(model, tokenizer):
     generate, asked = model.generate, []
 
     def watched(**given):
-        asked.append(given.get("output_scores"))
+        asked.append(given.get("output_logits"))
         return generate(**given)
 
     model.generate = watched

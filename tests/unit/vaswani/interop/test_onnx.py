@@ -40,7 +40,8 @@ def test_the_graphs_are_the_model(ours, theirs, tokenizer, batch):
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     mine, other = (log_probabilities(model, ids, mask, labels) for model in (ours, theirs))
     torch.testing.assert_close(other, mine, atol=1e-4, rtol=1e-4)
-    for settings in ({"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2}):
+    greedy, beams = {"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2}
+    for settings in (greedy, greedy | {"no_repeat_ngram_size": 1}, beams):
         mine, other = (
             translate(model, tokenizer, SENTENCES, with_scores=True, **settings) for model in (ours, theirs)
         )
