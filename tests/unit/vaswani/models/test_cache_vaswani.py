@@ -45,6 +45,8 @@ def test_decoding_goes_on_from_a_cache_by_either_name(name, model, batch):
     second = model(**source, decoder_input_ids=target[:, 2:], use_cache=True, **{name: first[CACHE]})
     whole = model(**source, decoder_input_ids=target).logits
     torch.testing.assert_close(torch.cat([first.logits, second.logits], dim=1), whole)
+    with pytest.raises(ValueError, match="cache and past_key_values are two names of one argument"):
+        model.model.decoder(cache=first[CACHE], past_key_values=first[CACHE])
 
 
 def test_both_names_at_once_are_refused():
@@ -58,6 +60,7 @@ def test_both_names_at_once_are_refused():
 @torch.no_grad()
 def test_transformers_searches_find_nothing_out_of_date(model, batch, monkeypatch):
     said = []
+    logging.Logger.warning_once.cache_clear()  # what was said before is said again
     monkeypatch.setattr(logging.Logger, "warning", lambda logger, message, *given, **kwargs: said.append(message))
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)

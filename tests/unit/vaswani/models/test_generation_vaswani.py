@@ -1,3 +1,4 @@
+import copy
 import re
 from types import SimpleNamespace
 
@@ -611,6 +612,7 @@ def test_an_order_of_caches_of_ones_own_is_asked_for(model, source, monkeypatch)
 
     def reorder(self, cache, rows):
         asked.append(rows)
+        cache = copy.deepcopy(cache)
         cache.reorder_cache(rows)
         return cache
 

@@ -164,6 +164,12 @@ def test_symbols_of_a_parser_are_words_by_themselves():
     assert '<p dir="auto">(S (NP (NN) )NP (VP (VBZ) )VP )S</p>' in attention_page(found, "")
 
 
+def test_an_unknown_character_stays_in_its_word(tmp_path):
+    opus = save_opus(tmp_path / "opus")
+    found = read_attention(from_marian(opus), AutoTokenizer.from_pretrained(tmp_path / "opus"), "two do日gs", "zwei")
+    assert [readable(word).strip() for word in join_words(found).source] == ["two", "do<unk>gs", "</s>"]
+
+
 def test_a_long_sentence_is_joined_at_once():
     """By a loop over words, pieces, pieces and words, this would take hours."""
     pieces = ["Ġa"] * 2000
