@@ -126,24 +126,18 @@ def test_table_1_commands_are_valid():
         training.table1.make_grid(training.table1.parse(shlex.split(flags, comments=True)))
 
 
-def test_table_2_commands_are_valid(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("table", "main", "row"),
+    [("table2", training.table2.main, "transformer"), ("table3", training.table3.main, "A-h1")],
+)
+def test_commands_of_tables_2_and_3_are_valid(table, main, row, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    start = "python training/table2.py "
+    start = f"python training/{table}.py "
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
     assert len(commands) >= 3
     for command in commands:
-        training.table2.main([*shlex.split(command, comments=True)[2:], "--list"])
-    assert "\ntransformer " in capsys.readouterr().out
-
-
-def test_table_3_commands_are_valid(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    start = "python training/table3.py "
-    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(start)]
-    assert len(commands) >= 3
-    for command in commands:
-        training.table3.main([*shlex.split(command, comments=True)[2:], "--list"])
-    assert "\nA-h1 " in capsys.readouterr().out
+        main([*shlex.split(command, comments=True)[2:], "--list"])
+    assert f"\n{row} " in capsys.readouterr().out
 
 
 def test_table_4_commands_are_valid(monkeypatch):
