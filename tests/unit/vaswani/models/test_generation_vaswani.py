@@ -608,17 +608,17 @@ def test_padding_that_ends_sentences_is_not_ruled_out(num_beams, model, source):
 
 
 def test_an_order_of_caches_of_ones_own_is_asked_for(model, source, monkeypatch):
-    expected, asked = model.generate(**source), []
+    expected, made = model.generate(**source), []
 
     def reorder(self, cache, rows):
-        asked.append(rows)
-        cache = copy.deepcopy(cache)
-        cache.reorder_cache(rows)
-        return cache
+        assert not made or cache is made[-1]  # it goes on from what this returned
+        made.append(copy.deepcopy(cache))
+        made[-1].reorder_cache(rows)
+        return made[-1]
 
     monkeypatch.setattr(type(model), "_reorder_cache", reorder, raising=False)
     assert torch.equal(model.generate(**source), expected)
-    assert asked
+    assert made
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
