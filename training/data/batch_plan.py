@@ -105,7 +105,7 @@ def plan_epoch(
 
 
 def possible_groups(length_groups: int, longest: int, max_tokens: int) -> int:
-    """Return how many groups an update has: no more than can hold the longest sentence each, but one."""
+    """Return how many groups an update has: no more than can each hold the longest sentence, but at least one."""
     return max(1, min(length_groups, max_tokens // longest))
 
 
